@@ -56,7 +56,7 @@ TIMING_FAMILIES = (
 
 
 @dataclass(frozen=True)
-class Bench:
+class WarmJudge:
     """A warm session with one reference loaded, and programs for it."""
 
     session: Any
@@ -116,7 +116,7 @@ class Bench:
 
 
 @contextmanager
-def warm(folder: Path, source: str | Path, target: str = "cpu") -> Generator[Bench]:
+def warm(folder: Path, source: str | Path, target: str = "cpu") -> Generator[WarmJudge]:
     """A warm bench for a pointwise reference's source, or for an example's task file."""
     from stitch_mcp import load_task
     from stitch_tools.run.interpreter import find_interpreter
@@ -134,7 +134,7 @@ def warm(folder: Path, source: str | Path, target: str = "cpu") -> Generator[Ben
     with ExitStack() as stack:
         session = stack.enter_context(TargetSession(find_interpreter(None, folder)))
         reference = stack.enter_context(ReferenceServer(session, task, store))
-        yield Bench(session, store, task, reference, reference.observe(), folder / "cache")
+        yield WarmJudge(session, store, task, reference, reference.observe(), folder / "cache")
 
 
 def check_speed(count: int = 5, target: str = "cpu") -> Table:
@@ -230,7 +230,7 @@ def in_parallel(work: Callable[[], None], count: int, at_once: int) -> tuple[lis
 
 
 @contextmanager
-def reference_servers(bench: Bench, count: int) -> Generator["Queue[Any]"]:
+def reference_servers(bench: WarmJudge, count: int) -> Generator["Queue[Any]"]:
     """Warm reference servers of the bench's task, one for each judge at work."""
     from stitch_tools.run.reference_server import ReferenceServer
 
@@ -243,7 +243,7 @@ def reference_servers(bench: Bench, count: int) -> Generator["Queue[Any]"]:
         yield servers
 
 
-def judge(bench: Bench, reference: Any, number: int) -> tuple[Any, Any]:
+def judge(bench: WarmJudge, reference: Any, number: int) -> tuple[Any, Any]:
     """Program and build of a new candidate, accepted by every probe."""
     program = bench.scale(number)
     build = bench.build(program)
@@ -253,7 +253,7 @@ def judge(bench: Bench, reference: Any, number: int) -> tuple[Any, Any]:
     return program, build
 
 
-def judge_and_time(bench: Bench, number: int) -> None:
+def judge_and_time(bench: WarmJudge, number: int) -> None:
     """The same, and its quick timing beside eager."""
     from stitch_tools.judge.timing import BenchOptions, benchmark_program
     from stitch_tools.judge.trial import Trial
@@ -327,7 +327,7 @@ def naive() -> Table:
     from tests.tools.judge.zoo_clock import Stopwatch
     from tests.tools.judge.zoo_runner import ZOO, Court, load_cases
 
-    columns = ("cheat", "family", "naive verdict", "naive speed-up", "our check", "our bench", "our speed-up")
+    columns = ("cheat", "family", "naive verdict", "naive speedup", "our check", "our bench", "our speedup")
     table = Table("Naive timers and the judge", columns)
     cases = [case for case in load_cases("cpu", "cheats") if case.family.startswith(TIMING_FAMILIES)]
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -350,7 +350,7 @@ def naive() -> Table:
 
 
 def judged(court: Any, stopwatch: Any, case: Any) -> list[str]:
-    """Verdict, outcome and speed-up of the judge as cells; what it rejects is never timed."""
+    """Verdict, outcome and speedup of the judge as cells; what it rejects is never timed."""
     verdict = court.judge(case)
     if verdict.status != "accepted":
         reason = f" ({', '.join(verdict.findings[:2])})" if verdict.status == "rejected_cheat" else ""
@@ -362,7 +362,7 @@ def judged(court: Any, stopwatch: Any, case: Any) -> list[str]:
 
 
 def times(speedup: float | None) -> str:
-    """A speed-up as a cell."""
+    """A speedup as a cell."""
     return "-" if speedup is None else f"{speedup:,.2f}x"
 
 

@@ -10,6 +10,7 @@ from stitch_tools import __version__
 if TYPE_CHECKING:
     from stitch_mcp.api import benchmark_program, check_program, compile_program, load_task, solve
     from stitch_mcp.program_loading import load_program
+    from stitch_mcp.report.report_file import write_report
 
 _HOMES = {
     "benchmark_program": "stitch_mcp.api",
@@ -18,6 +19,7 @@ _HOMES = {
     "load_program": "stitch_mcp.program_loading",
     "load_task": "stitch_mcp.api",
     "solve": "stitch_mcp.api",
+    "write_report": "stitch_mcp.report.report_file",
 }
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "load_program",
     "load_task",
     "solve",
+    "write_report",
 ]
 
 

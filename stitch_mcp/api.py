@@ -5,7 +5,7 @@ come from the environment and the configuration files, as docs/cli.md says.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -21,7 +21,9 @@ from stitch_tools.models.verdict import Bench, Check
 
 if TYPE_CHECKING:
     from stitch_planner.loop import SolveResult
+    from stitch_planner.opening import SolveRequest
     from stitch_planner.plan import Plan
+    from stitch_planner.runs.state import State
 
 _CEILINGS_WAIT_S = 2.0
 """A reference can be shown without predicted times, so nobody waits long for another one's timing."""
@@ -264,6 +266,7 @@ def solve(
     allow_relaxed: bool = False,
     emit: Emit | None = None,
     stop: threading.Event | None = None,
+    on_state: "Callable[[State], None] | None" = None,
     **settings: Unpack[Settings],
 ) -> "SolveResult":
     """The end of a run that makes `reference` faster: status, outcome, and the certificate's path.
@@ -277,6 +280,7 @@ def solve(
         allow_relaxed: as in `load_task`.
         emit: receives progress sentences.
         stop: when set, the run ends after the step in flight, or in its timing, and can be resumed.
+        on_state: sees where the run stands before each step.
         settings: see `stitch_mcp.config.Settings`.
 
     Raises:
@@ -291,26 +295,43 @@ def solve(
         refuse_forbidden(config)
 
     from stitch_planner.loop import solve as run
-    from stitch_planner.opening import SolveRequest
 
-    request = SolveRequest(
-        workspace=config.workspace,
+    request = _solve_request(
+        config,
+        resumed=bool(resume),
         reference=None if reference is None else str(reference),
         resume=resume,
         overrides=overrides or {},
         allow_relaxed=allow_relaxed,
+        quick=quick,
+        inputs=inputs,
+    )
+    return run(request, emit=emit, stop=stop, on_state=on_state)
+
+
+def _solve_request(config: Config, *, resumed: bool, **given: Any) -> "SolveRequest":
+    """What the call and the settings say together."""
+    from stitch_planner.llm.model_settings import ModelLimits
+    from stitch_planner.memory_file import user_memory_file
+    from stitch_planner.opening import SolveRequest
+
+    return SolveRequest(
+        workspace=config.workspace,
         # Like the settings below: a resumed run keeps its policy unless this very call names another one,
         # which is refused.
-        policy=None if resume and not config.origin("accept").startswith("--") else config.policy,
+        policy=None if resumed and not config.origin("accept").startswith("--") else config.policy,
         python=config.python,
-        quick=quick,
         cache_dir=config.cache_dir,
         time_limit_s=config.time_limit_s,
         build_time_limit_s=config.build_time_limit_s,
-        inputs=inputs,
-        **_kept_by_runs(config, resumed=bool(resume)),
+        bench_budget_s=config.bench_budget_s,
+        compile_baselines=config.compile_baselines,
+        models=config.models,
+        memory=user_memory_file() if config.memory else None,
+        limits=ModelLimits(config.max_model_tokens, config.max_model_usd),
+        **given,
+        **_kept_by_runs(config, resumed=resumed),
     )
-    return run(request, emit=emit, stop=stop)
 
 
 def _kept_by_runs(config: Config, *, resumed: bool) -> dict[str, Any]:
@@ -318,5 +339,16 @@ def _kept_by_runs(config: Config, *, resumed: bool) -> dict[str, Any]:
     # What a resumed run was started with takes precedence over settings of other sources.
     return {
         name: None if resumed and not config.origin(name).startswith("--") else getattr(config, name)
-        for name in ("target", "min_speedup", "threads", "require_sandbox")
+        for name in (
+            "target",
+            "min_speedup",
+            "threads",
+            "require_sandbox",
+            "coder",
+            "model",
+            "planner",
+            "rounds",
+            "search",
+            "review",
+        )
     }

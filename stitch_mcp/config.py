@@ -3,25 +3,42 @@
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args
+from typing import Literal, TypedDict, get_args
 
+from stitch_mcp.model_tables import read_models
+from stitch_mcp.toml_file import read_toml
+from stitch_planner.llm.model_settings import ModelSettings
+from stitch_planner.runs.reviews import ReviewMode
+from stitch_planner.runs.run_events import PlannerName, SearchName
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models.acceptance import AcceptPolicy, Shortcoming
 from stitch_tools.models.verdict import SandboxLevel
-from stitch_tools.storage.small_file import read_small
 from stitch_tools.storage.store import can_write
 
 DEFAULT = "default"
 Confirm = Literal["ask", "allow", "deny"]
 _NEVER_IN_FILES = frozenset({"workspace"})
 """Settings that say where the files lie cannot themselves come from those files."""
-_NEVER_IN_WORKSPACE = frozenset({"accept", "confirm"})
-"""What the user accepts or consents to is not for a file to say that came with the code, or that an agent
-wrote."""
+_NEVER_IN_WORKSPACE = frozenset(
+    {
+        "accept",
+        "confirm",
+        "coder",
+        "model",
+        "planner",
+        "rounds",
+        "review",
+        "memory",
+        "max_model_tokens",
+        "max_model_usd",
+        "mcp_model_coders",
+    }
+)
+"""What the user accepts, consents to or pays is not for a file to say that came with the code, or that an
+agent wrote."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +58,57 @@ class Config:
         default=1800.0, metadata={"help": "seconds after which no further step, draw or round is started"}
     )
     build_time_limit_s: float = field(default=600.0, metadata={"help": "seconds for one compiler run"})
+    bench_budget_s: float = field(
+        default=60.0, metadata={"help": "seconds for a bench's rounds; quick runs take half of it"}
+    )
+    compile_baselines: bool = field(
+        default=True, metadata={"help": "time torch.compile beside a program, which compiles for minutes"}
+    )
     min_speedup: float | None = field(default=None, metadata={"help": "goal over eager; below it: exit 4"})
     forbid_relaxed: bool = field(default=False, metadata={"help": "refuse every loosening of a contract"})
     accept: tuple[Shortcoming, ...] = field(
         default=(), metadata={"help": "shortcomings with which a correct program counts: partial, weak, ..."}
     )
+    coder: str | None = field(
+        default=None,
+        metadata={"help": "who writes programs after the stitcher: llm, acp:AGENT, manual, replay:FOLDER"},
+    )
+    model: str | None = field(
+        default=None,
+        metadata={"help": "model of the coder llm: a [models.NAME] table, or its own name"},
+    )
+    planner: PlannerName = field(
+        default="none", metadata={"help": "model: the coder's model refines the plan first; or none"}
+    )
+    rounds: int | None = field(default=None, metadata={"help": "programs that a model may write; default: 4"})
+    search: SearchName | None = field(
+        default=None,
+        metadata={
+            "help": "greedy: refine the best program (default); tree: several drafts, with backtracking"
+        },
+    )
+    review: ReviewMode | None = field(
+        default=None,
+        metadata={"help": "model: also ask the model for its opinion on each program; default: none"},
+    )
+    memory: bool = field(
+        default=True,
+        metadata={"help": "tell a model what earlier runs taught, and keep what this one teaches"},
+    )
+    max_model_tokens: int | None = field(
+        default=None, metadata={"help": "tokens that a run may spend on its model"}
+    )
+    max_model_usd: float | None = field(
+        default=None, metadata={"help": "dollars that a run may spend on its model, where prices are set"}
+    )
     confirm: Confirm = field(
         default="ask", metadata={"help": "serve, before a step without isolation: ask, allow or deny"}
     )
+    mcp_model_coders: bool = field(
+        default=False, metadata={"help": "serve: let an MCP client choose the coders llm and acp:AGENT"}
+    )
+    models: Mapping[str, ModelSettings] = field(default_factory=dict[str, ModelSettings], repr=False)
+    """The `[models.NAME]` tables of the user's own settings file."""
     origins: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Where each setting came from; a setting that is not named has its default."""
 
@@ -74,13 +134,25 @@ class Settings(TypedDict, total=False):
     lock_dir: str | Path | None
     time_limit_s: float | str | None
     build_time_limit_s: float | str | None
+    bench_budget_s: float | str | None
+    compile_baselines: bool | str | None
     min_speedup: float | str | None
     forbid_relaxed: bool | str | None
     accept: str | Sequence[str] | None
+    coder: str | None
+    model: str | None
+    planner: str | None
+    rounds: int | str | None
+    search: str | None
+    review: str | None
+    memory: bool | str | None
+    max_model_tokens: int | str | None
+    max_model_usd: float | str | None
     confirm: str | None
+    mcp_model_coders: bool | str | None
 
 
-SETTINGS = {item.name: str(item.metadata["help"]) for item in fields(Config) if item.name != "origins"}
+SETTINGS = {item.name: str(item.metadata["help"]) for item in fields(Config) if item.metadata}
 """Name and one-line help of each setting, in the order in which they are shown."""
 
 
@@ -108,7 +180,8 @@ def load_config(
             label = layer.origin.format(name=name.replace("_", "-"), upper=name.upper())
             values[name] = _parse(name, raw, label, layer.base)
             origins[name] = label
-    config = Config(**values, origins=origins)  # pyright: ignore[reportArgumentType] # checked by _parse
+    models = read_models(user_file or user_config_file())
+    config = Config(**values, models=models, origins=origins)  # pyright: ignore[reportArgumentType] # checked by _parse
     _refuse_too_many_threads(config)
     return config
 
@@ -206,36 +279,14 @@ def _layers(
 
 def _read(path: Path, table: tuple[str, ...] = (), *, in_workspace: bool = True) -> dict[str, object]:
     """Settings of one file, refused when a key is unknown; {} when there is no such file or table."""
-    try:
-        text = read_small(path).decode("utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no text: {error}", hint="save it as UTF-8") from error
-    try:
-        data: Any = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}", hint="fix the line that it names") from error
-    except RecursionError as error:
-        raise UsageError(f"{path} is nested too deeply", hint="a setting is one plain value") from error
+    data = read_toml(path)
     for name in table:
         data = data.get(name, {})
+    # Read by themselves, and from the user's own file alone: a table names a key and whom it is sent to.
+    if not in_workspace:
+        data.pop("models", None)
     never = _NEVER_IN_FILES | _NEVER_IN_WORKSPACE if in_workspace else _NEVER_IN_FILES
     return {_setting(str(key), path, never): value for key, value in data.items()}
-
-
-def _unreadable(path: Path, error: OSError) -> UsageError:
-    """What to say of a file that is there but cannot be read, or that lies in a folder that hides it."""
-    try:
-        path.lstat()
-    except PermissionError:
-        hint = "choose another folder with --workspace, or fix its permissions"
-        return UsageError(f"the folder {path.parent} cannot be read: {error.strerror}", hint=hint)
-    except OSError:
-        pass  # gone or unreachable meanwhile: the first error says it
-    return UsageError(f"cannot read {path}: {error.strerror}", hint="fix the file or its permissions")
 
 
 def _setting(key: str, path: Path, never: frozenset[str]) -> str:
@@ -339,9 +390,20 @@ def _flag(raw: object, _base: Path) -> bool:
 
 
 def _sandbox(raw: object, base: Path) -> str:
-    text = _text(raw, base)
-    if text not in get_args(SandboxLevel):
-        raise ValueError(f"it must be one of {', '.join(get_args(SandboxLevel))}")
+    return _one_of(_text(raw, base), get_args(SandboxLevel))
+
+
+def _search(raw: object, base: Path) -> str:
+    return _one_of(_text(raw, base), get_args(SearchName))
+
+
+def _review(raw: object, base: Path) -> str:
+    return _one_of(_text(raw, base), get_args(ReviewMode))
+
+
+def _one_of(text: str, names: Sequence[str]) -> str:
+    if text not in names:
+        raise ValueError(f"it must be one of {', '.join(names)}")
     return text
 
 
@@ -358,11 +420,12 @@ def _accept(raw: object, _base: Path) -> tuple[Shortcoming, ...]:
         raise ValueError(f"{error.message}; {error.hint}") from error
 
 
+def _planner(raw: object, base: Path) -> str:
+    return _one_of(_text(raw, base), get_args(PlannerName))
+
+
 def _confirm(raw: object, base: Path) -> str:
-    text = _text(raw, base)
-    if text not in get_args(Confirm):
-        raise ValueError(f"it must be one of {', '.join(get_args(Confirm))}")
-    return text
+    return _one_of(_text(raw, base), get_args(Confirm))
 
 
 _PARSERS = {
@@ -374,10 +437,22 @@ _PARSERS = {
     "lock_dir": _directory,
     "time_limit_s": _positive,
     "build_time_limit_s": _positive,
+    "bench_budget_s": _positive,
+    "compile_baselines": _flag,
     "min_speedup": _positive,
     "forbid_relaxed": _flag,
     "accept": _accept,
+    "coder": _text,
+    "model": _text,
+    "planner": _planner,
+    "rounds": _count,
+    "search": _search,
+    "review": _review,
+    "memory": _flag,
+    "max_model_tokens": _count,
+    "max_model_usd": _positive,
     "confirm": _confirm,
+    "mcp_model_coders": _flag,
 }
 
 

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+from stitch_planner.plan import Plan
 from stitch_planner.runs.attempt_evidence import AttemptEvidence, evidence_of
 from stitch_planner.runs.attempts import Attempt
+from stitch_planner.runs.model_calls import ModelCall
+from stitch_planner.runs.reviews import Review
 from stitch_planner.runs.run import RunSummary, Workspace, read_attempts, started, summarize
-from stitch_planner.runs.run_events import RunStopped
+from stitch_planner.runs.run_events import PlanRefined, RunStopped
 from stitch_planner.runs.state import State
 from stitch_tools.errors import StoreError
 from stitch_tools.models.base import Fact
@@ -24,7 +27,7 @@ class History(Fact):
     """Absolute path."""
     runs: tuple[RunSummary, ...]
     running: tuple[str, ...] = ()
-    """Ids of those that a process works on now; an open run that is none of them was interrupted."""
+    """Ids of those that a process works on now; an open run that is none of them was interrupted or waits."""
     problems: tuple[str, ...] = ()
     """One sentence per run that cannot be read."""
 
@@ -47,7 +50,9 @@ class AttemptView(Fact):
     speedup: float | None
     """Median of eager time / program time."""
     safe_speedup: float | None
-    """Lower end of the speed-up's 95% interval, by which the best program is chosen."""
+    """Lower end of the speedup's 95% interval, by which the best program is chosen."""
+    review: Review | None
+    """How its way of working is rated; None where nobody did."""
     best: bool
     certified: bool
 
@@ -74,6 +79,12 @@ class RunView(Fact):
     """Absolute path."""
     attempts: tuple[AttemptView, ...]
     """Every program of the run, in the order in which it met them."""
+    refinement: PlanRefined | None
+    """What a model made of the plan; None where none was asked."""
+    plan: Plan | None
+    """The plan that it made; None where there is none, or it cannot be read."""
+    calls: tuple[ModelCall, ...]
+    """Questions to a language model, in their order."""
     facts: ReferenceFacts | None
     build: Build | None
     check: Check | None
@@ -134,12 +145,23 @@ def show_run(root: Path, run_id: str) -> RunView:
         program_id=evidence.attempt.program_id if evidence else None,
         certificate=str((folder / state.certificate.file).absolute()) if state.certificate else None,
         attempts=tuple(_attempt_view(row, state) for row in state.attempts),
+        refinement=state.refinement,
+        plan=_refined_plan(state, store),
+        calls=state.calls,
         facts=store.get_fact(state.reference.facts, ReferenceFacts) if state.reference else None,
         build=evidence.build if evidence else None,
         check=evidence.check if evidence else None,
         bench=evidence.bench if evidence else None,
         events=tuple(read_events(folder / "events.jsonl")),
     )
+
+
+def _refined_plan(state: State, store: Store) -> Plan | None:
+    hashed = state.refinement.plan if state.refinement else None
+    try:
+        return store.get_fact(hashed, Plan) if hashed else None
+    except StoreError:
+        return None  # The run does without it, and resuming makes it again.
 
 
 def _evidence(state: State, store: Store) -> AttemptEvidence | None:
@@ -158,6 +180,7 @@ def _attempt_view(attempt: Attempt, state: State) -> AttemptView:
         outcome=bench.outcome if bench else "unmeasured",
         speedup=bench.speedup if bench else None,
         safe_speedup=bench.safe_speedup if bench else None,
+        review=attempt.review.result if attempt.review else None,
         best=best is not None and best.program_id == attempt.program_id,
         certified=certificate is not None and certificate.program_id == attempt.program_id,
     )

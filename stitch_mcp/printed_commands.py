@@ -4,9 +4,11 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
-from stitch_mcp.config import find_workspace
+from stitch_mcp.config import Settings, find_workspace
 from stitch_tools.errors import UsageError
 from stitch_tools.models.remedy import Remedy
 
@@ -23,9 +25,25 @@ def program_name() -> str:
     return shlex.quote(str(called))
 
 
-def this_command() -> str:
-    """The command that is running, to be typed once more."""
-    return f"{program_name()} {shlex.join(sys.argv[1:])}"
+def bench_command(
+    reference: str,
+    run_id: str,
+    *,
+    inputs: str | None = None,
+    overrides: Sequence[str] = (),
+    allow_relaxed: bool = False,
+    **given: Unpack[Settings],
+) -> str:
+    """The command that times a run's program again, with the options that its `solve` was given."""
+    parts = [reference, run_id, *(["--inputs", inputs] if inputs else [])]
+    for pair in overrides:
+        parts += ["--set", pair]
+    parts += ["--allow-relaxed"] if allow_relaxed else []
+    values: dict[str, object] = {**given}
+    for name in ("workspace", "target", "python", "threads"):
+        if values.get(name) is not None:
+            parts += [f"--{name}", str(values[name])]
+    return f"{program_name()} bench --quick {shlex.join(parts)}"
 
 
 def remedy_command(remedy: Remedy, workspace: Path) -> str | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models.program import Build, Program
 from stitch_tools.models.task import ReferenceFacts, Task
-from stitch_tools.storage.certificate import Archive, read_certificate, read_contents
+from stitch_tools.storage.certificate import Archive, Contents, read_certificate, read_contents
 from stitch_tools.storage.scratch import make_scratch
 from stitch_tools.storage.store import Store
 
@@ -52,24 +52,27 @@ def load_program(
         CertificateError: the archive is damaged or lacks something.
         EnvironmentMissingError: this process has no torch, or the program cannot be built here.
         StoreError: there is no room for its files.
-        UsageError: there is no such file, or the weights are not those of such a reference.
+        UsageError: there is no such file, or the weights are not those of such a reference, or of a module in
+            the other mode (`train()`, `eval()`) where that matters.
     """
     _require_torch()
     file = Path(certificate).expanduser()
     archive = read_certificate(file)
     contents = read_contents(archive, file)
-    task, program, facts = contents.task, contents.program, contents.facts
+    task, program = contents.task, contents.program
+    if weights is not None and not isinstance(weights, Mapping):
+        _require_mode(weights, contents.facts)
     # Everything is taken from the archive: nothing on this machine can stand in for what was certified.
     with make_scratch("load") as folder:
         if program.format == "kernelbench":
-            return _python_module(archive, task, facts, program, weights, cache_dir)
+            return _python_module(archive, contents, weights, cache_dir)
         store = Store(folder / "store")
         store.put_files(archive.folder("program"))
         build = _build(program, store, cache_dir)
         # Without weights the program gets those of a reference made from seed 0, so that equal calls give
         # equal modules.
         state = _state(weights) if weights is not None else _fresh_state(archive, task, folder / "task")
-    return _native_module(build, task, facts, state, threads)
+    return _native_module(build, archive, contents, state, threads)
 
 
 def _require_torch() -> None:
@@ -94,10 +97,15 @@ def _build(program: Program, store: Store, cache_dir: Path | None) -> Build:
 
 
 def _native_module(
-    build: Build, task: Task, facts: ReferenceFacts, state: "Mapping[str, torch.Tensor]", threads: int | None
+    build: Build,
+    archive: Archive,
+    contents: Contents,
+    state: "Mapping[str, torch.Tensor]",
+    threads: int | None,
 ) -> "torch.nn.Module":
     from stitch_tools.worker.program_module import StitchModule
 
+    task, facts = contents.task, contents.facts
     names = tuple(row.name for row in facts.parameters)
     _require_weights(state, needed=names, names=names)
     updated = facts.mutated_buffers if task.contract.buffers == "updated" else ()
@@ -107,21 +115,56 @@ def _native_module(
         output_structure=facts.output_structure,
         input_structure=facts.input_structure,
         input_names=facts.input_names,
-        input_specs=[(row.name, row.shape, row.dtype) for row in facts.inputs],
+        input_specs=_input_specs(facts),
         output_specs=[(row.name, row.shape, row.dtype) for row in facts.outputs],
         name=task.name,
         libraries=build.libraries,
         device=_device(task),
         updated_buffers=updated,
         threads=threads or 0,
+        fixed_shapes=_is_unguarded(archive),
+        training=facts.training,
+        mode_matters=_mode_matters(facts),
     )
+
+
+def _mode_matters(facts: ReferenceFacts) -> bool:
+    """Whether the reference may compute something else in the other mode, as far as a run in one shows."""
+    # Functions take `self.training`, too: what they change or draw in training mode shows that.
+    return bool(facts.mode_layers) or (facts.training and bool(facts.mutated_buffers or facts.uses_rng))
+
+
+def _require_mode(weights: "torch.nn.Module", facts: ReferenceFacts) -> None:
+    """Refuse a module in the other mode than the program's, where their numbers would differ for that."""
+    from stitch_tools.worker.reference.mode_layers import mode_layers
+
+    if weights.training == facts.training:
+        return
+    layers = mode_layers(weights)
+    if not layers and not _mode_matters(facts):
+        return
+    own, other = ("train", "eval") if facts.training else ("eval", "train")
+    what = "".join(f"; in train mode {name} {words}" for name, words in layers.items())
+    raise UsageError(
+        f"the program computes what its reference computes in {own} mode; the weights are of a module in"
+        f" {other} mode{what}",
+        hint=f'solve the reference with mode = "{other}" under [contract] in its task file, or pass'
+        f" weights.{own}() or its state_dict() for a program of {own} mode",
+    )
+
+
+def _input_specs(facts: ReferenceFacts) -> list[tuple[str, tuple[int, ...], str]]:
+    return [(row.name, row.shape, row.dtype) for row in facts.inputs]
+
+
+def _is_unguarded(archive: Archive) -> bool:
+    """Whether the program was seen to be wrong, without a word, at another leading size."""
+    return "unguarded" in archive.certificate.check.flags
 
 
 def _python_module(
     archive: Archive,
-    task: Task,
-    facts: ReferenceFacts,
-    program: Program,
+    contents: Contents,
     weights: "Weights | None",
     cache_dir: Path | None,
 ) -> "torch.nn.Module":
@@ -133,6 +176,7 @@ def _python_module(
     from stitch_tools.worker.candidate.python_program import PythonProgram
     from stitch_tools.worker.program_module import forward_only
 
+    task, program, facts = contents.task, contents.program, contents.facts
     # The file stays until the process ends: it may build or read beside itself when it is first called.
     folder = _folder_until_exit()
     _write(archive.folder("program"), folder)
@@ -145,13 +189,22 @@ def _python_module(
         arguments = reference.init_arguments(0)
         original, generator = reference.construct(0)
         made = PythonProgram(str(folder), program.main, device=_device(task))
-        made.init(generator, arguments, training=original.training)
+        state = list(_state(original).items())
+        made.init(generator, arguments, training=original.training, state=state)
     module = made.module
     if module is None:
         raise UsageError(f"{program.main} made no module", hint="solve the task again")
     if weights is not None:
         _load_weights(module, _state(weights), facts)
-    return forward_only(module, input_structure=facts.input_structure, input_names=facts.input_names)
+    other_container = any(row.rule == "other_container" for row in archive.certificate.check.findings)
+    return forward_only(
+        module,
+        input_structure=facts.input_structure,
+        input_names=facts.input_names,
+        fixed_specs=_input_specs(facts) if _is_unguarded(archive) else (),
+        output_structure=facts.output_structure if other_container else "",
+        mode_matters=_mode_matters(facts),
+    )
 
 
 def _folder_until_exit() -> Path:

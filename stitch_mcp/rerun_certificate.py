@@ -1,5 +1,6 @@
 """`certify --verify --rerun`: builds, checks and times a certificate's program again, on this machine."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Unpack
 
@@ -18,7 +19,7 @@ from stitch_tools.storage.certificate import Archive, Contents, read_certificate
 from stitch_tools.storage.scratch import make_scratch
 
 _REACH = 1.1
-"""The speed-up itself may lie so much above the new interval's upper end."""
+"""The speedup itself may lie so much above the new interval's upper end."""
 SpeedupClaim = Literal["confirmed", "not_confirmed", "not_compared"]
 
 
@@ -29,7 +30,7 @@ class Rerun(Fact):
     correct: bool
     """Whether the program was accepted again, with inputs and weights from fresh secret seeds."""
     speedup: SpeedupClaim
-    """`confirmed` where the device model is the certificate's and the speed-up was reached again."""
+    """`confirmed` where the device model is the certificate's and the speedup was reached again."""
     message: str
     """One sentence that explains both."""
     verdict: Verdict
@@ -44,7 +45,7 @@ def rerun_certificate(
 ) -> Rerun:
     """The outcome of building, checking and timing a certificate's program anew.
 
-    The same device model re-proves correctness and speed-up, another one correctness alone.
+    The same device model re-proves correctness and speedup, another one correctness alone.
 
     Args:
         path: the certificate.
@@ -67,7 +68,7 @@ def rerun_certificate(
         # A store of its own: nothing that was computed here before may answer for the program.
         workspace = Workspace(folder)
         workspace.prepare()
-        workbench = workbench_in(workspace, config, emit)
+        workbench = replace(workbench_in(workspace, config, emit), stock_extensions=True)
         task, program = _unpack(archive, contents, workspace)
         with workbench.trial(task, program) as trial:
             check = workbench.check(trial, sanitize=not quick)
@@ -111,10 +112,10 @@ def _conclude(archive: Archive, check: Check, bench: Bench | None, verdict: Verd
 
 
 def compare_speedups(then: Bench | None, now: Bench | None) -> tuple[SpeedupClaim, str]:
-    """Whether the later timing reaches the earlier one's speed-up over eager, and the sentence on it."""
+    """Whether the later timing reaches the earlier one's speedup over eager, and the sentence on it."""
     old = then.ratio("eager") if then else None
     if then is None or old is None:
-        return "not_compared", "correct again; the certificate has no speed-up to compare"
+        return "not_compared", "correct again; the certificate has no speedup to compare"
     new = now.ratio("eager") if now else None
     if now is None or new is None:
         return "not_compared", f"correct again; not timed: {now.message if now else 'no timing was made'}"
@@ -122,7 +123,7 @@ def compare_speedups(then: Bench | None, now: Bench | None) -> tuple[SpeedupClai
         f"{new.speedup:.2f}x eager ({new.low:.2f} to {new.high:.2f}) now, "
         f"{old.speedup:.2f}x ({old.low:.2f} to {old.high:.2f}) then"
     )
-    # Speed-ups of two devices are different facts: neither confirms nor refutes the other.
+    # Speedups of two devices are different facts: neither confirms nor refutes the other.
     if (now.device, now.threads) != (then.device, then.threads):
         there, here = _place(then), _place(now)
         return "not_compared", f"correct again; {figures}, on another device ({here}, then {there})"
@@ -133,7 +134,7 @@ def compare_speedups(then: Bench | None, now: Bench | None) -> tuple[SpeedupClai
         return "not_compared", f"correct again; too noisy to compare: {figures}"
     # An interval that somebody wrote as wide as they like, or as no number, must not confirm a figure.
     if new.high >= old.low and new.high * _REACH >= old.speedup:
-        return "confirmed", f"correct again, and the speed-up was reached again: {figures}"
+        return "confirmed", f"correct again, and the speedup was reached again: {figures}"
     return "not_confirmed", f"correct again, but slower than certified: {figures}"
 
 

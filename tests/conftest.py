@@ -23,6 +23,12 @@ NOT_COLLECTED = pytest.StashKey[int]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """What tests build lies in one folder, by content: a program is built once, in this run or earlier."""
+    # Most tests need some timing and no figure: rounds on a busy machine would take minutes. Tests that judge
+    # figures say how long they take.
+    os.environ.setdefault("STITCH_BENCH_BUDGET_S", "0.1")
+    os.environ.setdefault("STITCH_COMPILE_BASELINES", "false")
+    # What one test's run teaches is nothing to another's, nor to the user's own memory.
+    os.environ.setdefault("STITCH_MEMORY", "off")
     # Nor does a process of a test compile our modules anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     cache: pytest.Cache | None = getattr(config, "cache", None)  # `-p no:cacheprovider`

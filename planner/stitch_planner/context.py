@@ -4,11 +4,14 @@ import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
+from stitch_planner.memory_file import MemoryFile
 from stitch_planner.plan import Plan
 from stitch_planner.runs.attempts import Attempt
+from stitch_planner.runs.reviews import Opinion, ReviewSubject
 from stitch_planner.runs.run import Run
+from stitch_planner.runs.state import State
 from stitch_planner.workbench import Workbench
 from stitch_tools.errors import StoreError
 from stitch_tools.judge.trial import Trial
@@ -24,6 +27,81 @@ from stitch_tools.run.session import TargetSession
 FactT = TypeVar("FactT", bound=Fact)
 
 
+class Written(NamedTuple):
+    """A program that a coder wrote."""
+
+    program: Program
+    notes: tuple[str, ...]
+    """What the coder wants a reader to know."""
+
+
+class Reviewer(Protocol):
+    """Gives an opinion on programs that count."""
+
+    def opinions(self, subject: ReviewSubject) -> tuple[tuple[Opinion, ...], str]:
+        """The opinions, and why one or a vote is missing, "" where none is.
+
+        Raises:
+            InterruptedRunError: somebody asked to stop.
+        """
+        ...
+
+
+class Coder(Protocol):
+    """Writes the programs of a run."""
+
+    @property
+    def name(self) -> str:
+        """Author of its programs."""
+        ...
+
+    @property
+    def refines(self) -> bool:
+        """Whether a further program may be faster than one that counts, though nobody set a goal."""
+        ...
+
+    @property
+    def reviewer(self) -> "Reviewer | None":
+        """Who gives an opinion on its programs; None: nobody is asked."""
+        ...
+
+    def rounds_left(self, state: State) -> int:
+        """How many programs it may still write."""
+        ...
+
+    def write(self, context: "RunContext") -> Written:
+        """The next program.
+
+        Raises:
+            StitchFailedError: it can write none.
+            StitchError: what it needs is missing, or the budget is spent.
+        """
+        ...
+
+
+class Refinement(NamedTuple):
+    """What a model made of a plan."""
+
+    author: str
+    """The model's name."""
+    plan: Plan | None
+    """None: the deterministic plan stands."""
+    problem: str
+    """Why it stands; "" where there is a plan."""
+
+
+class Planner(Protocol):
+    """Makes a better plan of the deterministic one."""
+
+    def refine(self, context: "RunContext") -> Refinement:
+        """The refined plan, or why there is none.
+
+        Raises:
+            StitchError: the run was stopped, or its time is over.
+        """
+        ...
+
+
 @dataclass
 class RunContext:
     """The run, its facts by name, and a session of the target interpreter, started when first needed."""
@@ -33,6 +111,11 @@ class RunContext:
     target: Target
     """The task's device, and whether it is here."""
     workbench: Workbench
+    coder: Coder
+    memory: MemoryFile | None = None
+    """Lessons of earlier runs; None: none are asked for or kept."""
+    planner: Planner | None = None
+    """None where no model plans."""
     _session: TargetSession | None = field(default=None, init=False)
     _reference: ReferenceServer | None = field(default=None, init=False)
     _cleanup: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
@@ -78,8 +161,14 @@ class RunContext:
 
     @property
     def plan(self) -> Plan:
-        """The plan."""
+        """The deterministic plan, which the stitcher writes its program from."""
         return self._stored(self.run.state.plan and self.run.state.plan.plan, Plan)
+
+    @property
+    def newest_plan(self) -> Plan:
+        """The plan that a model refined, else the deterministic one."""
+        refined = self.run.state.refinement
+        return self._stored(refined.plan, Plan) if refined and refined.plan else self.plan
 
     @property
     def attempt(self) -> Attempt:
@@ -118,7 +207,8 @@ class RunContext:
             session=self.session,
             store=self.run.store,
             facts=self.facts,
-            reference=self.reference,
+            # One that looks at the reference on the CPU cannot judge a program of another device.
+            reference=self.reference if self.reference.task == self.task else None,
             emit=self.workbench.emit,
             stop=self.workbench.stop,
         )

@@ -3,9 +3,12 @@
 from collections.abc import Callable, Mapping
 
 from stitch_planner import steps
+from stitch_planner.agents.model_ledger import ModelBudgetError
 from stitch_planner.certify import certify_attempt
 from stitch_planner.context import RunContext
-from stitch_planner.policy import decide, rounds_left
+from stitch_planner.policy import decide
+from stitch_planner.remembering import remember
+from stitch_planner.reviewing import review_attempt
 from stitch_planner.runs.attempt_evidence import evidence_of
 from stitch_planner.runs.attempts import Attempt
 from stitch_planner.runs.recorder import (
@@ -17,6 +20,7 @@ from stitch_planner.runs.recorder import (
     record_plan,
     record_program,
     record_reference,
+    record_refinement,
     sources_folder,
 )
 from stitch_planner.runs.run import Run, started
@@ -39,6 +43,10 @@ def _plan(context: RunContext) -> None:
     record_plan(context.run, steps.plan(context))
 
 
+def _refine(context: RunContext) -> None:
+    record_refinement(context.run, *steps.refine(context))
+
+
 def _program(context: RunContext) -> None:
     """Write the next program, or take up the one that the decision names."""
     run = context.run
@@ -49,12 +57,12 @@ def _program(context: RunContext) -> None:
         record_program(run, run.store.get_fact(named.program.program, Program))
         return
     try:
-        program, notes = steps.write_program(context)
-    except StitchFailedError as error:
+        program, notes = context.coder.write(context)
+    except (StitchFailedError, ModelBudgetError) as error:
         # What is there already counts, though it could be better.
         if run.state.best is None:
             raise
-        context.workbench.say(f"the stitcher writes no other program: {error.message}")
+        context.workbench.say(f"no other program is written: {error.message}")
         run.record(decide(run.state, rounds_left=0))
         return
     attempt = record_program(run, program, notes=notes)
@@ -78,8 +86,13 @@ def _bench(context: RunContext) -> None:
     record_bench(context.run, context.program, steps.bench(context))
 
 
+def _review(context: RunContext) -> None:
+    context.run.record(review_attempt(context, context.coder.reviewer))
+
+
 def _decide(context: RunContext) -> None:
-    made = decide(context.run.state, rounds_left=rounds_left(context.run.state))
+    coder, state = context.coder, context.run.state
+    made = decide(state, rounds_left=coder.rounds_left(state), refines=coder.refines)
     if made.decision not in ("accept", "stop"):
         context.workbench.say(f"{made.decision}: {made.reason}")
     context.run.record(made)
@@ -92,6 +105,8 @@ def _certify(context: RunContext) -> None:
 
 def _finish(context: RunContext) -> None:
     run = context.run
+    # Before the last event: a run that is killed in between does it again.
+    remember(context)
     record_end(run, evidence_of(run.store, _decided(run), started(run.state).policy))
 
 
@@ -109,10 +124,12 @@ HANDLERS: Handlers = {
     "reference": _observe,
     "graph": _capture,
     "plan": _plan,
+    "refinement": _refine,
     "program": _program,
     "build": _build,
     "check": _check,
     "bench": _bench,
+    "review": _review,
     "decision": _decide,
     "certificate": _certify,
     "finished": _finish,

@@ -12,11 +12,14 @@ from stitch_planner.budget import resume_remedy
 from stitch_planner.certify import certify_attempt, refuse_uncounted
 from stitch_planner.plan import Plan
 from stitch_planner.runs.attempt_evidence import AttemptEvidence, evidence_of
-from stitch_planner.runs.recorder import record_end, record_program
-from stitch_planner.runs.run import Run, Workspace, lost_step, started
+from stitch_planner.runs.recorder import (
+    record_end,
+    record_program,
+)
+from stitch_planner.runs.run import OUTSIDE, Run, Workspace, lost_step, started
 from stitch_planner.runs.run_events import DecisionMade
 from stitch_tools.errors import LockedError, StoreError, UsageError
-from stitch_tools.models.program import Program
+from stitch_tools.models.program import STITCHER, Program
 from stitch_tools.models.remedy import Remedy
 from stitch_tools.models.task import Task
 
@@ -97,11 +100,28 @@ def certify_program(run: Run, task: Task, program: Program, plan: Plan) -> Path:
         return run.folder / written.file
     # Decision, certificate, end: the same order as in the loop, so that a kill in between is resumed by
     # either.
-    run.record(DecisionMade(program_id=program.program_id, decision="accept", reason=evidence.sentence))
+    made = DecisionMade(program_id=program.program_id, decision="accept", reason=evidence.sentence)
+    run.record(made)
     certified = certify_attempt(run, task, plan, attempt)
     run.record(certified)
     record_end(run, evidence)
     return run.folder / certified.file
+
+
+def reopen(run: Run) -> bool:
+    """Whether a finished run of an outside agent was reopened for a program of the stitcher.
+
+    It wrote none in it yet; a second one would equal the first. What is known of other
+    programs stays, and the best of all is certified at its new end.
+    """
+    state = run.state
+    stitched = started(state).coder != OUTSIDE or any(row.author == STITCHER for row in state.attempts)
+    if stitched or state.finished is None or state.result is None:
+        return False
+    reason = "the run was finished without a program of the stitcher, and solve asked for one"
+    made = DecisionMade(program_id=state.result.program_id, decision="optimize", reason=reason)
+    run.record(made)
+    return True
 
 
 def _unchecked(run: Run, program: Program) -> UsageError:

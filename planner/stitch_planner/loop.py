@@ -12,22 +12,28 @@ import time
 from collections.abc import Callable
 
 from stitch_planner.budget import Budget, resume_remedy
+from stitch_planner.coders import coder_of, planner_of
 from stitch_planner.context import RunContext
 from stitch_planner.handlers import HANDLERS, Handlers
+from stitch_planner.llm.chat import ModelBusyError, ModelError
+from stitch_planner.memory_file import MemoryFile
 from stitch_planner.opening import OnEvent, SolveRequest, open_run
 from stitch_planner.policy import open_step
 from stitch_planner.runs.attempt_evidence import evidence_of
-from stitch_planner.runs.recorder import record_resumption, sources_folder
+from stitch_planner.runs.model_calls import spent_tokens, spent_usd
+from stitch_planner.runs.recorder import record_resumption, record_stop, sources_folder
 from stitch_planner.runs.run import LostStep, Run, Workspace, lost_step, started
-from stitch_planner.runs.run_events import RunStopped
+from stitch_planner.runs.state import State
 from stitch_planner.workbench import Workbench
-from stitch_tools.errors import EnvironmentMissingError, RunInterrupt, StitchError, StoreError
+from stitch_tools.errors import BudgetError, EnvironmentMissingError, RunInterrupt, StitchError, StoreError
 from stitch_tools.models.acceptance import AcceptPolicy, Verdict
 from stitch_tools.models.base import Fact
 from stitch_tools.models.task import Task
 from stitch_tools.models.verdict import Bench, Check
 
 Emit = Callable[[str], None]
+_MENDABLE = (EnvironmentMissingError, StoreError, ModelError, ModelBusyError, BudgetError)
+"""What stops a run that can go on once its cause is mended."""
 
 
 class SolveResult(Fact):
@@ -66,6 +72,10 @@ class SolveResult(Fact):
     """What check and timing amount to under the run's policy; None where nothing was checked."""
     attempts: int = 0
     """How many programs the run met."""
+    model_tokens: int | None = None
+    """Tokens that the run's model took, at most; None where none was asked."""
+    model_usd: float | None = None
+    """Dollars that it cost, at most; None where none was asked, or its price is not known."""
 
 
 def solve(
@@ -74,6 +84,7 @@ def solve(
     emit: Emit | None = None,
     stop: threading.Event | None = None,
     on_event: OnEvent = None,
+    on_state: Callable[[State], None] | None = None,
     handlers: Handlers = HANDLERS,
 ) -> SolveResult:
     """The result of solving `request`, after as many steps as were still open.
@@ -84,18 +95,19 @@ def solve(
         stop: when set, the loop ends after the step in flight; one that waits for the device, or times on it,
             is given up.
         on_event: sees each event once it is durable.
+        on_state: sees the state before each step.
         handlers: what to do by name of the open step.
 
     Raises:
         InterruptedRunError: `stop` was set; its remedy resumes the run.
-        BudgetError: the time limit was reached; its remedy resumes the run.
+        BudgetError: the time limit was reached before a program was timed; its remedy resumes the run.
         RunInterrupt: a KeyboardInterrupt came from outside; its remedy resumes the run.
         TaskError: the reference cannot be used.
         StitchError: something that this machine needs is missing, or a failure of ours.
     """
     end_s = float("inf") if request.time_limit_s is None else time.monotonic() + request.time_limit_s
     budget = Budget(stop or threading.Event(), end_s)
-    opened = open_run(request, _workbench(request, emit, budget.stop), on_event)
+    opened = open_run(request, _workbench(request, emit, budget), on_event)
     run, workbench = opened.run, opened.workbench
     try:
         # Only a resumed run can lack what its events name; a new one has just written it.
@@ -103,8 +115,13 @@ def solve(
         if run.state.finished is None or lost is not None:
             if request.resume:
                 _resume(run, workbench.say, lost)
-            with RunContext(run, opened.task, opened.target, workbench) as context:
-                advance(context, budget, handlers)
+            coder = coder_of(run, workbench, request.models, request.limits, budget)
+            planner = planner_of(run, coder)
+            memory = MemoryFile(request.memory) if request.memory and started(run.state).memory else None
+            with RunContext(
+                run, opened.task, opened.target, workbench, coder, planner=planner, memory=memory
+            ) as context:
+                advance(context, budget, handlers, on_state)
         return _result(run, opened.task)
     # KeyboardInterrupt and SystemExit included: `runs show` has to tell an interrupted run from a killed one.
     except BaseException as error:  # handed on: the log has to say how the run ended
@@ -122,7 +139,7 @@ def _resume(run: Run, emit: Emit, lost: LostStep | None) -> None:
     record_resumption(run, lost)
 
 
-def _workbench(request: SolveRequest, emit: Emit | None, stop: threading.Event) -> Workbench:
+def _workbench(request: SolveRequest, emit: Emit | None, budget: Budget) -> Workbench:
     workspace = Workspace(request.workspace)
     workspace.prepare()
     # `stop` also ends waiting for a device lock, which can take as long as another process's timing.
@@ -133,14 +150,22 @@ def _workbench(request: SolveRequest, emit: Emit | None, stop: threading.Event) 
         require_sandbox=request.require_sandbox,
         cache_dir=request.cache_dir,
         build_time_limit_s=request.build_time_limit_s,
+        bench_budget_s=request.bench_budget_s,
+        compile_baselines=request.compile_baselines,
         policy=request.policy or AcceptPolicy(),
         emit=emit,
-        stop=stop,
+        deadline_s=None if request.time_limit_s is None else budget.end_s,
+        stop=budget.stop,
     )
 
 
-def advance(context: RunContext, budget: Budget, handlers: Handlers) -> None:
-    """Take the run from its open step to its end, as far as the budget lasts.
+def advance(
+    context: RunContext,
+    budget: Budget,
+    handlers: Handlers,
+    on_state: Callable[[State], None] | None = None,
+) -> None:
+    """Take the run from its open step to its end, as far as the budget lasts; as `solve` says.
 
     Raises:
         InterruptedRunError: as `solve` says.
@@ -150,13 +175,15 @@ def advance(context: RunContext, budget: Budget, handlers: Handlers) -> None:
     run = context.run
     while (name := open_step(run.state)) is not None:
         budget.check(run)
+        if on_state is not None:
+            on_state(run.state)
         try:
             handlers[name](context)
         except StitchError as error:
             # Ctrl-C reaches the whole process group; a child that is just being started may die of it.
             if budget.stop.is_set():
                 budget.check(run)
-            if isinstance(error, EnvironmentMissingError | StoreError):
+            if isinstance(error, _MENDABLE):
                 error.remedies = (*error.remedies, resume_remedy(run.run_id))
             raise
 
@@ -165,15 +192,8 @@ def _record_stop(run: Run, error: BaseException) -> None:
     """Leave in the log why the run ends here. A log that cannot be written leaves the run open."""
     if run.state.finished is not None:
         return
-    if isinstance(error, StitchError):
-        code, message, hint = error.code, error.message, error.hint
-    elif isinstance(error, KeyboardInterrupt):
-        code, message, hint = "interrupted", "stopped at once; the finished steps are kept", ""
-    else:
-        code, message, hint = "internal", f"{type(error).__name__}: {error}", ""
-    step = open_step(run.state) or "finished"
     with contextlib.suppress(StoreError):
-        run.record(RunStopped(step=step, code=code, message=message[:2000], hint=hint[:2000]))
+        record_stop(run, open_step(run.state) or "finished", error)
 
 
 def _result(run: Run, task: Task) -> SolveResult:
@@ -204,4 +224,6 @@ def _result(run: Run, task: Task) -> SolveResult:
         bench=evidence.bench,
         verdict=evidence.verdict,
         attempts=len(state.attempts),
+        model_tokens=spent_tokens(state.calls) if state.calls else None,
+        model_usd=spent_usd(state.calls) if state.calls else None,
     )

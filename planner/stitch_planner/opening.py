@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stitch_planner.budget import resume_remedy
+from stitch_planner.llm.model_settings import ROUNDS, ModelLimits, ModelSettings, require_model
+from stitch_planner.runs.reviews import ReviewMode
 from stitch_planner.runs.run import Run, Workspace, started
-from stitch_planner.runs.run_events import RunStarted
+from stitch_planner.runs.run_events import PlannerName, RunStarted, SearchName
 from stitch_planner.workbench import Workbench
 from stitch_tools.errors import StoreError, UsageError
 from stitch_tools.machine.devices import Target, resolve_target
@@ -54,8 +56,31 @@ class SolveRequest:
     time_limit_s: float | None = None
     """Time after which no further step is started; None: no limit."""
     build_time_limit_s: float = 600.0
+    bench_budget_s: float = 60.0
+    """Time for a bench's rounds; half of it in quick runs."""
+    compile_baselines: bool = True
+    """Whether torch.compile is timed beside a program."""
     inputs: str | None = None
     """Name of the input maker; None: the task file's, else get_inputs."""
+    coder: str | None = None
+    """`stitcher`; or, after it, `llm`, `acp:AGENT`, `manual` or `replay:FOLDER`. None: stitcher, or that of
+    the run which is resumed."""
+    model: str | None = None
+    """Model of the coder `llm`: a name of `models`, or the endpoint's own."""
+    models: Mapping[str, ModelSettings] = field(default_factory=dict[str, ModelSettings])
+    planner: PlannerName | None = None
+    """`model`: the coder's model refines the plan first. None: `none`, or that of the resumed run."""
+    rounds: int | None = None
+    """How many programs a model may write."""
+    search: SearchName | None = None
+    """How the program is chosen that the next one is made from. None: greedy, or that of the run which is
+    resumed."""
+    review: ReviewMode | None = None
+    """Whether the model is asked for its opinion on each program. None: no, or as the resumed run does."""
+    memory: Path | None = None
+    """File of lessons that runs teach each other; None: none. A resumed run keeps whether it has one."""
+    limits: ModelLimits = field(default_factory=ModelLimits)
+    """What may be spent on a model."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +110,12 @@ def begin_run(
     task: Task,
     *,
     coder: str,
+    model: str = "",
+    planner: PlannerName = "none",
+    rounds: int | None = None,
+    search: SearchName = "greedy",
+    review: ReviewMode = "none",
+    memory: bool = False,
     quick: bool = False,
     min_speedup: float | None = None,
     on_event: OnEvent = None,
@@ -99,6 +130,12 @@ def begin_run(
         task=workspace.store.put_fact(task),
         task_id=task.task_id,
         coder=coder,
+        model=model,
+        planner=planner,
+        rounds=rounds,
+        search=search,
+        review=review,
+        memory=memory,
         quick=quick,
         min_speedup=min_speedup,
         threads=workbench.threads,
@@ -124,6 +161,10 @@ def _begin(request: SolveRequest, workbench: Workbench, on_event: OnEvent) -> Op
             "nothing to solve", hint="name a reference file, or a run with {resume}", options=("resume",)
         )
     target = resolve_target(request.target or "cpu")
+    coder = request.coder or STITCHER
+    # Before anything is recorded: a model that is not named leaves no folder behind.
+    require_model(coder, request.model, request.models)
+    _require_planner(request.planner, coder)
     task = load_task(
         request.reference,
         workspace=Path.cwd(),
@@ -136,12 +177,27 @@ def _begin(request: SolveRequest, workbench: Workbench, on_event: OnEvent) -> Op
     run = begin_run(
         workbench,
         task,
-        coder=STITCHER,
+        coder=coder,
+        model=request.model or "",
+        planner=request.planner or "none",
+        rounds=None if coder == STITCHER else request.rounds or ROUNDS,
+        search=request.search or "greedy",
+        review=request.review or "none",
+        memory=coder != STITCHER and request.memory is not None,
         quick=request.quick,
         min_speedup=request.min_speedup,
         on_event=on_event,
     )
     return OpenedRun(run, task, target, workbench)
+
+
+def _require_planner(planner: PlannerName | None, coder: str) -> None:
+    if planner == "model" and coder == STITCHER:
+        raise UsageError(
+            "the planner asks the coder's model, and the stitcher is no model",
+            hint="name one with {coder}, or leave {planner} out",
+            options=("coder", "planner"),
+        )
 
 
 def _resume(request: SolveRequest, workbench: Workbench, on_event: OnEvent) -> OpenedRun:
@@ -211,6 +267,12 @@ def _refuse_other_request(request: SolveRequest, first: RunStarted, target: Targ
         ("--min-speedup", request.min_speedup, first.min_speedup),
         ("--threads", request.threads, first.threads),
         ("--require-sandbox", request.require_sandbox, first.require_sandbox),
+        ("--coder", request.coder, first.coder),
+        ("--model", request.model, first.model),
+        ("--planner", request.planner, first.planner),
+        ("--rounds", request.rounds, first.rounds),
+        ("--search", request.search, first.search),
+        ("--review", request.review, first.review),
         ("--accept", policy, ",".join(first.policy.names)),
     ):
         if value is not None and value != kept:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
-from stitch_planner.plan import Bound, Layout, Plan, PlanStep, PlanValue, StepKind
+from stitch_planner.plan import Bound, HostPlan, Layout, LibraryChoice, Plan, PlanStep, PlanValue, StepKind
+from stitch_planner.step_work import StepWork, value_name
 from stitch_planner.stitcher.graph.partition import Step, partition
+from stitch_planner.stitcher.kernel_program import copied_bytes
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, references
 from stitch_planner.stitcher.lower.reductions import REDUCTIONS
 from stitch_planner.stitcher.stitch import StitchFailedError, stitch
@@ -19,14 +21,18 @@ def make_plan(graph: Graph, facts: ReferenceFacts, task: Task, ceilings: Ceiling
     """The plan for a captured graph. Equal arguments give the same plan."""
     simple = simple_graph(task, facts, graph)
     index = GraphIndex(simple)
+    work = StepWork(simple)
     steps = partition(index, templates_for(task, facts, simple))
     layouts: dict[ValueKey, Layout] = {}
+    copied = copied_bytes(task.target, simple, steps)
     planned: list[PlanStep] = []
     for step in steps:
         if step.template is not None and step.template.kind == "view":
             _pass_layout_on(step, layouts)
             continue
-        planned.append(_plan_step(len(planned), step, index, layouts, task.contract, ceilings))
+        extra = copied.get(step.nodes[0].name, 0)
+        drawn = _plan_step(len(planned), step, index, layouts, task.contract, ceilings, extra)
+        planned.append(_detailed(drawn, step, index, work, task, ceilings))
     times = [step.predicted_us for step in planned]
     measured = [time for time in times if time is not None]
     return Plan(
@@ -35,6 +41,8 @@ def make_plan(graph: Graph, facts: ReferenceFacts, task: Task, ceilings: Ceiling
         # A sum over some of the steps would look like a prediction for all of them.
         predicted_us=sum(measured) if len(measured) == len(times) else None,
         notes=_notes(graph, facts, task, planned),
+        # What the stitcher's programs do: they launch on the caller's stream, one step after the other.
+        host=HostPlan(streams=1, cuda_graph=False) if task.target.startswith("cuda") else None,
     )
 
 
@@ -56,6 +64,7 @@ def _plan_step(
     layouts: dict[ValueKey, Layout],
     contract: Contract,
     ceilings: Ceilings | None,
+    copied: int,
 ) -> PlanStep:
     inside = {node.name for node in step.nodes}
     reads = list(dict.fromkeys(k for node in step.nodes for k in references(node) if k[0] not in inside))
@@ -66,7 +75,7 @@ def _plan_step(
     outputs = tuple(_value(key, index, layouts) for key in writes)
     moved = sum(index.spec(key).nbytes for key in (*reads, *writes))
     flops = sum(node.flops for node in step.nodes)
-    predicted, bound = _predict(step, moved, flops, contract, ceilings)
+    predicted, bound = _predict(step, moved + copied, flops, contract, ceilings)
     return PlanStep(
         index=place,
         name=step.nodes[-1].name,
@@ -79,10 +88,64 @@ def _plan_step(
         outputs=outputs,
         flops=flops,
         bytes=moved,
+        copied_bytes=copied,
         predicted_us=predicted,
         bound=bound,
         note=step.reason,
     )
+
+
+def _detailed(
+    planned: PlanStep, step: Step, index: GraphIndex, work: StepWork, task: Task, ceilings: Ceilings | None
+) -> PlanStep:
+    """The step with its bound, its goal, and what is known of its means, risks and test."""
+    least = work.lower_bound_us(planned.nodes, task.contract, ceilings)
+    # A step of several operations may be timed by the largest one alone, which another rate bounds.
+    predicted = planned.predicted_us
+    if predicted is not None and least is not None:
+        predicted = max(predicted, least)
+    return planned.model_copy(
+        update={
+            "predicted_us": predicted,
+            "lower_bound_us": least,
+            "goal": _goal(planned, index),
+            "library": _library(step, task.target),
+            "risks": _risks(planned),
+            "acceptance": _acceptance(planned, index, task.contract),
+        }
+    )
+
+
+def _goal(step: PlanStep, index: GraphIndex) -> str:
+    if step.kind == "eager":
+        return "left to PyTorch"
+    inner = [name for name in step.nodes if name not in {value.name for value in step.outputs}]
+    if not inner:
+        return "computed by itself"
+    kept = sum(spec.nbytes for name in inner for spec in index.nodes[name].outputs)
+    return f"one pass: {kept:,} bytes between its operations are neither written nor read again"
+
+
+def _library(step: Step, target: str) -> LibraryChoice:
+    if step.template is None:
+        return "pytorch"
+    if target.startswith("cuda"):
+        return "cublaslt" if step.template.family == "gemm" else "custom"
+    return "onednn" if step.template.family in ("gemm", "conv") else "custom"
+
+
+def _risks(step: PlanStep) -> tuple[str, ...]:
+    if not step.copied_bytes:
+        return ()
+    return (f"copies into another layout move {step.copied_bytes:,} bytes beside the step's own",)
+
+
+def _acceptance(step: PlanStep, index: GraphIndex, contract: Contract) -> str:
+    """The contract says nothing of values inside the graph, and neither does the plan."""
+    if not any(index.leaves((name, 0)) for name in step.nodes):
+        return ""
+    tolerance = contract.tolerance
+    return f"its output is off by at most {tolerance.atol:g} + {tolerance.rtol:g} of its rms"
 
 
 def step_kind(step: Step) -> StepKind:
@@ -114,8 +177,9 @@ def _leaving(nodes: Sequence[GraphNode], inside: set[str], index: GraphIndex) ->
 
 def _value(key: ValueKey, index: GraphIndex, layouts: dict[ValueKey, Layout]) -> PlanValue:
     spec = index.spec(key)
-    name = key[0] if key[1] == 0 else f"{key[0]}.{key[1]}"
-    return PlanValue(name=name, shape=spec.shape, dtype=spec.dtype, layout=layouts.get(key, "row-major"))
+    return PlanValue(
+        name=value_name(key), shape=spec.shape, dtype=spec.dtype, layout=layouts.get(key, "row-major")
+    )
 
 
 def _layout(step: Step, reads: list[ValueKey], layouts: dict[ValueKey, Layout], index: GraphIndex) -> Layout:

@@ -23,7 +23,8 @@ def explain(checked: Check, timed: Bench | None, decided: Verdict) -> str:
 def explain_reason(checked: Check, timed: Bench | None, decided: Verdict) -> str:
     """The sentence without what status, outcome and flags say."""
     if not decided.accepted:
-        return checked.message if checked.status != "accepted" else decided.why_not
+        # Evidence beside the draws (a finding, a memory error, the timing) may say more than the check.
+        return checked.message if checked.status == decided.status else decided.why_not
     figures = _figures(timed)
     return figures if decided.counts else f"{decided.why_not}; {figures}"
 

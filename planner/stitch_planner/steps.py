@@ -2,23 +2,14 @@
 
 from dataclasses import replace
 
-from stitch_planner.context import RunContext
+from stitch_planner.context import Refinement, RunContext
 from stitch_planner.plan import Plan
 from stitch_planner.planning import make_plan
 from stitch_planner.runs.run import started
-from stitch_planner.stitcher import refuse_updates, stitch
+from stitch_planner.stitcher import refuse_updates
 from stitch_tools.graph import capture_graph
-from stitch_tools.judge.check import check_program
-from stitch_tools.judge.check_options import CheckOptions
-from stitch_tools.judge.memory import (
-    SanitizeOptions,
-    apply_sanitizers,
-    sanitize_program,
-    skipped_sanitizers,
-)
-from stitch_tools.judge.verdict import verdict_of
 from stitch_tools.models.graph import Ceilings, Graph
-from stitch_tools.models.program import STITCHER, Build, Program
+from stitch_tools.models.program import STITCHER, Build
 from stitch_tools.models.task import ReferenceFacts
 from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.run.ceilings import measure_ceilings
@@ -41,7 +32,8 @@ def capture(context: RunContext) -> tuple[Graph, Ceilings | None]:
     """
     # First what needs no work: measuring the device takes seconds, which a task without a template would
     # waste.
-    refuse_updates(context.task, context.facts)
+    if context.coder.name == STITCHER:
+        refuse_updates(context.task, context.facts)
     ceilings = None
     if context.target.available:
         ceilings = measure_ceilings(
@@ -62,23 +54,16 @@ def plan(context: RunContext) -> Plan:
     return made
 
 
-def write_program(context: RunContext) -> tuple[Program, tuple[str, ...]]:
-    """Turn the plan into source files; with what the stitcher wants a reader to know.
-
-    Raises:
-        StitchFailedError: it has no template for an operation of the graph.
-    """
-    store = context.run.store
-    sources = {file.path: store.get(file.sha256) for file in context.task.files}
-    stitched = stitch(context.task, context.facts, context.graph, context.plan, sources)
-    program = Program(
-        format=stitched.format,
-        target=context.task.target,
-        files=store.put_files(stitched.files),
-        main=stitched.main,
-        author=STITCHER,
-    )
-    return program, stitched.notes
+def refine(context: RunContext) -> Refinement:
+    """Ask the model for a better plan. Without one the run continues with the plan that it has."""
+    if context.planner is None:
+        return Refinement("", None, "this run has no model that could be asked")
+    refined = context.planner.refine(context)
+    if refined.plan is None:
+        context.workbench.say(f"the plan is not refined: {refined.problem}")
+    else:
+        context.workbench.say(f"{refined.author} refined the plan: {len(refined.plan.steps)} steps")
+    return refined
 
 
 def build(context: RunContext) -> Build | None:
@@ -94,25 +79,10 @@ def build(context: RunContext) -> Build | None:
 
 
 def check(context: RunContext) -> Check:
-    """Compare the current program with the reference."""
+    """Compare the current program with the reference; a quick run looks for no memory errors."""
     context.workbench.say("checking against the reference")
-    trial = context.trial
-    if not context.target.available:
-        # The reference was looked at on the CPU: it cannot judge there.
-        trial = replace(trial, reference=None)
-    checked = check_program(trial, CheckOptions(cache_dir=context.workbench.cache_dir))
-    # Only of what is right so far memory errors are worth the minutes that looking for them takes.
-    return _sanitized(context, checked) if verdict_of(checked).accepted else checked
-
-
-def _sanitized(context: RunContext, checked: Check) -> Check:
-    """The check with what the sanitizers saw; a quick run leaves them out and says so."""
-    if started(context.run.state).quick:
-        skipped = skipped_sanitizers(context.task.target, "the run was a quick one")
-        return apply_sanitizers(checked, skipped)
-    context.workbench.say("looking for memory errors and races")
-    runs = sanitize_program(context.trial, SanitizeOptions(cache_dir=context.workbench.cache_dir))
-    return apply_sanitizers(checked, runs)
+    quick = started(context.run.state).quick
+    return context.workbench.check(context.trial, sanitize=not quick, sanitize_wrong=False)
 
 
 def bench(context: RunContext) -> Bench:
@@ -127,4 +97,6 @@ def bench(context: RunContext) -> Bench:
             message=f"only correct programs are timed; this one is {attempt.status}",
         )
     context.workbench.say("timing beside eager and torch.compile")
-    return context.workbench.benchmark(context.trial, quick=started(context.run.state).quick)
+    # Alone of all steps this one has a length that can be chosen; a check that was cut off would stay so.
+    trial = replace(context.trial, deadline_s=context.workbench.deadline_s)
+    return context.workbench.benchmark(trial, quick=started(context.run.state).quick)

@@ -44,6 +44,10 @@ class Workbench:
     """Root of our caches; None is the user's cache folder."""
     build_time_limit_s: float = 600.0
     """Seconds for one compiler run."""
+    bench_budget_s: float = 60.0
+    """Time for a bench's rounds; half of it in quick runs."""
+    compile_baselines: bool = True
+    """Whether torch.compile is timed beside a program."""
     policy: AcceptPolicy = field(default_factory=AcceptPolicy)
     """Which shortcomings of a correct program are accepted."""
     emit: Emit | None = None
@@ -54,6 +58,8 @@ class Workbench:
     """When set, a timing ends without a result."""
     warm: "TargetSession | None" = None
     """A session that was started before it was needed."""
+    stock_extensions: bool = False
+    """Whether extensions that a program builds are built exactly as torch does, behind its whole headers."""
 
     def say(self, sentence: str) -> None:
         """Pass a progress sentence on."""
@@ -79,7 +85,11 @@ class Workbench:
     def session(self) -> "Generator[TargetSession]":
         """A warm session in the target interpreter."""
         interpreter, warm = self.interpreter, self.warm
-        if warm and warm.fits(interpreter, require_sandbox=self.require_sandbox, threads=self.threads):
+        if (
+            warm
+            and not self.stock_extensions
+            and warm.fits(interpreter, require_sandbox=self.require_sandbox, threads=self.threads)
+        ):
             # The process that started the warm session also ends it, so no caller waits for its end.
             yield warm
             return
@@ -91,7 +101,12 @@ class Workbench:
         """A session in the target interpreter that is not started yet."""
         from stitch_tools.run.session import TargetSession
 
-        return TargetSession(self.interpreter, require_sandbox=self.require_sandbox, threads=self.threads)
+        return TargetSession(
+            self.interpreter,
+            require_sandbox=self.require_sandbox,
+            threads=self.threads,
+            stock_extensions=self.stock_extensions,
+        )
 
     def build(self, program: Program, archs: Sequence[str] = ()) -> Build:
         """The program's build.
@@ -183,9 +198,13 @@ class Workbench:
         trial: "Trial",
         *,
         sanitize: bool = False,
+        sanitize_wrong: bool = True,
         reference_tolerance: bool = False,
     ) -> Check:
-        """The trial's correctness evidence; `sanitize`: with memory errors and races looked for."""
+        """The trial's correctness evidence; `sanitize`: with memory errors and races looked for.
+
+        With `sanitize_wrong` a program that is not accepted is looked at, too: it may say why.
+        """
         from stitch_tools.judge.check import check_program
         from stitch_tools.judge.check_options import CheckOptions
 
@@ -198,14 +217,25 @@ class Workbench:
         # There is nothing to run under a sanitizer.
         if checked.status in ("build_failed", "unmeasured"):
             return checked
+        if checked.status != "accepted" and not sanitize_wrong:
+            return checked
         from stitch_tools.judge.memory import SanitizeOptions, apply_sanitizers, sanitize_program
 
         self.say("looking for memory errors and races")
         runs = sanitize_program(trial, SanitizeOptions(cache_dir=self.cache_dir))
         return apply_sanitizers(checked, runs)
 
-    def benchmark(self, trial: "Trial", *, quick: bool) -> Bench:
-        """The trial's timing beside its baselines."""
+    def benchmark(self, trial: "Trial", *, quick: bool, other: Program | None = None) -> Bench:
+        """The trial's timing beside its baselines, and beside another program."""
         from stitch_tools.judge.timing import BenchOptions, benchmark_program
+        from stitch_tools.judge.timing.program_runners import beside
 
-        return benchmark_program(trial, BenchOptions(quick=quick, cache_dir=self.cache_dir))
+        built = self.build(other) if other and other.format == "native" else None
+        options = BenchOptions(
+            quick=quick,
+            compile_baselines=self.compile_baselines,
+            budget_s=self.bench_budget_s,
+            cache_dir=self.cache_dir,
+            other=beside(other, built) if other else None,
+        )
+        return benchmark_program(trial, options)

@@ -32,7 +32,6 @@ from stitch_tools.storage.locks import FileLock, holder
 from stitch_tools.storage.store import storing, sync_folder
 
 Progress = Callable[[str], None]
-_LOCK_WAIT_S = 600.0
 _REPORT_EVERY_S = 2.0
 _LONGEST_REASON = 300
 _MOST_CHANGED = 20
@@ -162,6 +161,7 @@ def build_index(
     anew: bool = False,
     vectors: bool = False,
     interpreter: tuple[str, bool] | None = None,
+    lock_wait_s: float = 600.0,
     progress: Progress = lambda sentence: None,
 ) -> BuildReport:
     """What was built. A second builder waits for the first and then finds everything up to date.
@@ -169,7 +169,7 @@ def build_index(
     `interpreter` says whose packages count, and whether the user named it: `built_for` tells both.
 
     Raises:
-        LockedError: another build took longer than ten minutes.
+        LockedError: another build took longer than `lock_wait_s`.
         StoreError: the folder cannot be written, or the disk is full.
     """
     started, cpu = time.monotonic(), time.process_time()
@@ -177,7 +177,7 @@ def build_index(
         progress(f"there will be no vectors: {lacking}")  # before the minutes that the rest may take
     # One builder at a time: two would fill the same file. Readers need no lock, since they open the finished
     # file.
-    with _locked(place, progress):
+    with _locked(place, progress, lock_wait_s):
         _remove_cleared(place)
         inputs, found_roots = gather(place, prefixes, roots, target)
         try:
@@ -225,14 +225,14 @@ def _remember(place: IndexLocation, interpreter: tuple[str, bool] | None) -> Non
             store.put_meta(_NAMED, "yes" if interpreter[1] else "no")
 
 
-def _locked(place: IndexLocation, progress: Progress) -> FileLock:
+def _locked(place: IndexLocation, progress: Progress, wait_s: float) -> FileLock:
     """The lock of builders, taken; whoever waits for another one is told."""
     lock = FileLock(place.lock, purpose="index build", option="STITCH_CACHE_DIR")
     try:
         lock.acquire()
     except LockedError as error:
         progress(f"waiting, for the {error.message}")
-        lock.acquire(wait_s=_LOCK_WAIT_S)
+        lock.acquire(wait_s=wait_s)
     return lock
 
 

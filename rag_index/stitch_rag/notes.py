@@ -1,7 +1,7 @@
 """Our own notes: one technique a page, when it pays, a fragment that compiles, how to see that it worked.
 
-A note is Markdown with TOML front matter between `+++` lines and the four sections of `SECTIONS`. The same
-schema and loader serve every folder of such pages.
+A note is Markdown with TOML front matter between `+++` lines and the four sections of `SECTIONS`. Skills
+(`stitch_planner.skills`) are pages of the same kind with a whole program.
 """
 
 import re
@@ -39,7 +39,8 @@ class NoteHead(Fact):
     when: str
     """The situation in which it pays, one or two sentences."""
     architectures: tuple[str, ...] = ()
-    """GPUs that the fragment is built for: sm_80, sm_90a, ...; empty for a page without device code."""
+    """GPUs that the fragment is built for: sm_80, sm_90a, ...; cpu for a page about CPU programs; empty for a
+    page without device code."""
     libraries: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     """Names that it uses; each exists in a header of its libraries."""
@@ -51,13 +52,23 @@ class NoteHead(Fact):
     """None where nobody measured it."""
 
 
-class Note(NoteHead):
+class TechniquePage(Fact):
+    """A page in sections on one technique."""
+
+    body: str
+    """The Markdown below the front matter."""
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """Its section titles in order."""
+        return tuple(_HEADING.findall(self.body))
+
+
+class Note(NoteHead, TechniquePage):
     """A whole note."""
 
     slug: str
     """File name without suffix."""
-    body: str
-    """The Markdown below the front matter."""
 
     @property
     def fragments(self) -> tuple[str, ...]:
@@ -65,11 +76,6 @@ class Note(NoteHead):
         return tuple(
             match["code"] for match in _FENCE.finditer(self.body) if match["language"] in ("cuda", "cpp")
         )
-
-    @property
-    def headings(self) -> tuple[str, ...]:
-        """Its section titles in order."""
-        return tuple(_HEADING.findall(self.body))
 
 
 def packaged_notes() -> Traversable:

@@ -46,6 +46,12 @@ _COMPLETED = ("function", "enumerator", "error")
 _ARCHITECTURE = re.compile(r"(?:sm_?|compute_?)?(\d{2,3}|\d{1,2}\.\d)([af]?)", re.IGNORECASE)
 
 
+CPU = "cpu"
+"""Stands for the host where an architecture is asked for."""
+_OF_NO_DEVICE = frozenset({"compiler", "onednn", "pages"})
+"""Libraries whose entries are no advice about a GPU."""
+
+
 @dataclass(frozen=True, slots=True)
 class Filters:
     """What a hit must be; empty means anything."""
@@ -53,7 +59,7 @@ class Filters:
     kinds: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     architecture: str = ""
-    """A GPU (sm_90): notes for others are left out."""
+    """A GPU (sm_90): notes for others are left out; or cpu: what is about GPUs is."""
     version: str = ""
     """Begins the version of every hit: 13, 13.0."""
 
@@ -63,7 +69,7 @@ class Filters:
             return False
         if self.libraries and chunk.library not in self.libraries:
             return False
-        if self.architecture and chunk.architectures and not _serves(chunk.architectures, self.architecture):
+        if not _fits_device(chunk, self.architecture):
             return False
         return not self.version or chunk.version is None or _begins(chunk.version, self.version)
 
@@ -307,12 +313,12 @@ def _checked(count: int, max_tokens: int, filters: Filters) -> Filters:
 
 def _architecture(asked: str) -> str:
     """The GPU as notes name it: 90, 9.0 and compute_90 are sm_90."""
-    if not asked:
-        return ""
+    if asked in ("", CPU):
+        return asked
     match = _ARCHITECTURE.fullmatch(asked)
     if match is None:
         raise UsageError(
-            f"{asked[:40]!r} is no GPU architecture", hint="give one like sm_80, sm_90 or sm_100a"
+            f"{asked[:40]!r} is no GPU architecture", hint="give one like sm_80, sm_90 or sm_100a, or cpu"
         )
     return f"sm_{match[1].replace('.', '')}{match[2].lower()}"
 
@@ -437,6 +443,15 @@ def _absent_version(
         if here and not any(_begins(version, filters.version) for version in here):
             notices.append(f"{library} {filters.version} is not installed here; there is {', '.join(here)}")
     return notices
+
+
+def _fits_device(chunk: Outline, asked: str) -> bool:
+    """Whether it is of use on the device; notes for CPUs are shown only to whoever asks for one."""
+    if asked == CPU:
+        return CPU in chunk.architectures or (not chunk.architectures and chunk.library in _OF_NO_DEVICE)
+    if CPU in chunk.architectures:
+        return False
+    return not (asked and chunk.architectures) or _serves(chunk.architectures, asked)
 
 
 def _serves(architectures: Sequence[str], asked: str) -> bool:

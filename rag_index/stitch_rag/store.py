@@ -65,7 +65,8 @@ WHERE a.kind = b.kind AND a.kind IN ('function', 'struct', 'class', 'enum', 'typ
 AND length(a.text) < 200 AND length(b.text) > 2 * length(a.text) AND b.brief != ''
 """
 """Entries whose symbol another file documents better."""
-_BUSY_MS = 2000
+_BUSY_MS = 200
+"""A build writes into a file of its own: only a program that is not ours locks an index."""
 _BEGINNING = 800
 """Characters of a text, as it is indexed, that the ranking looks at word by word."""
 _MOST_OUTLINES = 4000

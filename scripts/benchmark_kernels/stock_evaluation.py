@@ -29,7 +29,7 @@ def milliseconds(call: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) 
 
 
 def main() -> None:
-    """Print whether the candidate was right, and its speed-up."""
+    """Print whether the candidate was right, and its speedup."""
     number = sys.argv[1]
     module = cpp_extension.load_inline(
         name=f"candidate_{number}",

@@ -18,13 +18,17 @@ COMMANDS = {
     "ceilings": "Measure this device's peak bandwidths and arithmetic rates.",
     "doctor": "Show what this machine lacks and how to fix it.",
     "runs": "List runs, or show one.",
+    "report": "Write the report of a run: one HTML file that needs nothing else.",
     "certify": "Write a run's certificate, or verify one.",
+    "export": "Write a certified program as a package for your own project.",
     "task": "Write a task.toml for a reference.",
     "config": "Show the settings and their sources.",
     "cache": "Show or clear cached builds and measurements.",
+    "memory": "Show or clear what earlier runs taught.",
     "serve": "Serve the tools to an MCP client.",
     "init": "Print or write an MCP client's configuration.",
     "index": "Search the CUDA documentation of this machine.",
+    "skills": "List, show or install recipes for fast programs.",
     "demo": "Solve a packaged example from end to end.",
 }
 """Name and one-line help. The module of the same name in this package holds the click command `command`."""

@@ -81,7 +81,7 @@ def command(
     again = rerun_certificate(path, quick=quick, emit=screen.progress, **settings)
     fields = {"verified": True, **dict(certificate), "rerun": again}
     return screen.finish(
-        fields, [*certificate_sections(certificate), *rerun_sections(again)], for_rerun(again)
+        fields, [*certificate_sections(certificate, rerun=True), *rerun_sections(again)], for_rerun(again)
     )
 
 

@@ -54,6 +54,8 @@ _BY_ERROR = {
     "store": ExitCode.ENVIRONMENT,
     "locked": ExitCode.ENVIRONMENT,
     "stitch": ExitCode.NONE_COUNTS,
+    "model": ExitCode.MODEL,
+    "model_busy": ExitCode.MODEL,
     "budget": ExitCode.BUDGET,
     "interrupted": ExitCode.INTERRUPTED,
 }

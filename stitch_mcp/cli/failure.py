@@ -130,5 +130,5 @@ def _print_failure(failure: Failure, arguments: Sequence[str]) -> bool:
 def _command_name(arguments: Sequence[str]) -> str:
     """The command's name as in results ("solve", "runs show"), as far as it was given."""
     names = [word for word in arguments if not word.startswith("-")]
-    grouped = names[:1] and names[0] in ("cache", "config", "index", "runs", "task")
+    grouped = names[:1] and names[0] in ("cache", "config", "index", "memory", "runs", "skills", "task")
     return " ".join(names[: 2 if grouped else 1])

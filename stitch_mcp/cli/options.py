@@ -35,6 +35,33 @@ def speedup_option(command: F) -> F:
     return click.option("--min-speedup", metavar="X", help=text)(command)
 
 
+def model_options(command: F) -> F:
+    """The command with the options of a model that writes programs."""
+    for name, metavar, text in (
+        ("--max-model-usd", "USD", "Dollars that the run may spend on its model."),
+        ("--max-model-tokens", "N", "Tokens that the run may spend on its model."),
+        ("--memory", "on|off", "Tell the model what earlier runs taught, and keep what this one teaches."),
+        ("--review", "MODE", "model: also ask the model for its opinion on each program (default: none)."),
+        ("--search", "NAME", "greedy: refine the best program (default); tree: drafts with backtracking."),
+        ("--rounds", "N", "Programs that the model may write (default: 4)."),
+        (
+            "--planner",
+            "PLANNER",
+            "model: the coder's model refines the plan before it writes, which costs a question or more;"
+            " none (the default).",
+        ),
+        ("--model", "NAME", "Model of --coder llm: a [models.NAME] table of your settings, or its own name."),
+        (
+            "--coder",
+            "CODER",
+            "Who improves the stitcher's program: llm, acp:AGENT (a coding agent), manual (answer files in"
+            " the run), or replay:FOLDER.",
+        ),
+    ):
+        command = click.option(name, metavar=metavar, help=text)(command)
+    return command
+
+
 def accept_option(command: F) -> F:
     """The command with --accept."""
     text = "Let a correct program count although it is partial, weak, or NAME was found. May be repeated."

@@ -39,7 +39,11 @@ class CommandOutput:
 
     def progress(self, sentence: str) -> None:
         """Show a progress sentence with the seconds since the start, on stderr."""
-        tell(f"[{time.monotonic() - self._start:6.1f} s] {sentence}")
+        tell(self.stamped(sentence))
+
+    def stamped(self, sentence: str) -> str:
+        """A sentence with the seconds since the start."""
+        return f"[{time.monotonic() - self._start:6.1f} s] {sentence}"
 
     def finish(
         self, fields: Mapping[str, object], sections: Sequence[ReportSection], exit_code: int = 0

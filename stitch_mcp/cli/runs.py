@@ -37,10 +37,10 @@ def list_runs(workspace: str | None, as_json: bool) -> int:
         (
             row.run_id,
             row.target,
-            _state(row.status, row.run_id in history.running),
+            _state(row, row.run_id in history.running),
             "-" if row.status == "open" else row.outcome,
             str(row.attempts),
-            one_line(_reason(row), _REASON_CHARACTERS),
+            one_line(row.reason, _REASON_CHARACTERS),
         )
         for row in history.runs
     )
@@ -66,11 +66,18 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
     from stitch_mcp.history import show_run
     from stitch_mcp.printed_commands import resume_command
     from stitch_mcp.views.fact_tables import bench_sections, check_sections
+    from stitch_mcp.views.plan_tables import refinement_section
 
     root = settings(workspace=workspace).workspace
     view = show_run(root, run)
     events = ReportSection("events", ("at", "event", "what"), tuple(view.event_rows))
     sections = [events, _attempts_section(view)] if view.attempts else [events]
+    if any(row.review for row in view.attempts):
+        sections.append(_review_section(view))
+    if view.refinement:
+        sections.append(refinement_section(view.refinement, view.plan))
+    if view.calls:
+        sections.append(_calls_section(view))
     if view.check:
         sections += check_sections(view.check)
     if view.bench:
@@ -80,11 +87,6 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
     notes.extend(_next_steps(view, resume_command(root, view.run_id)))
     sections.append(ReportSection(notes=tuple(notes)))
     return CommandOutput("runs show", as_json=as_json).finish(view.model_dump(mode="json"), sections)
-
-
-def _reason(row: "RunSummary") -> str:
-    """How a run ended, beside what the columns before it say; its flags stand behind."""
-    return f"{row.reason} ({', '.join(row.flags)})" if row.flags else row.reason
 
 
 def _attempts_section(view: "RunView") -> ReportSection:
@@ -107,11 +109,42 @@ def _attempts_section(view: "RunView") -> ReportSection:
     return ReportSection("programs", columns, rows)
 
 
-def _state(status: str, running: bool) -> str:
-    """A run's status; a run that was interrupted is distinguished from a running one."""
+def _review_section(view: "RunView") -> ReportSection:
+    """How the programs are rated, dimension by dimension."""
+    reviewed = [(f"{row.round:03d}", row.review) for row in view.attempts if row.review]
+    rows = tuple((number, *line) for number, review in reviewed for line in review.lines)
+    notes = tuple(f"{number}: {review.note}" for number, review in reviewed if review.note)
+    columns = ("round", "dimension", "score", "evidence")
+    return ReportSection("review (no verdict depends on it)", columns, rows, notes)
+
+
+def _calls_section(view: "RunView") -> ReportSection:
+    """The run's questions to a model, and what they took at most."""
+    rows = tuple(
+        (
+            f"{row.asked.call:03d}",
+            row.asked.model,
+            str(row.sent),
+            "yes" if row.answered else "no",
+            f"{row.tokens:,}",
+            "-" if row.usd is None else f"{row.usd:.4f}",
+        )
+        for row in view.calls
+    )
+    columns = ("question", "model", "sent", "answered", "tokens at most", "USD at most")
+    return ReportSection("questions to the model", columns, rows)
+
+
+def _state(row: "RunSummary", running: bool) -> str:
+    """A run's status with its flags; open runs are told apart by what they wait for."""
     if running:
         return "running"
-    return "interrupted" if status == "open" else status
+    if row.status == "open":
+        waiting = "open" if row.attempts else "analyzed only"
+        return "interrupted" if row.interrupted else waiting
+    shortcomings = ["does not count"] if row.counts is False and row.status == "accepted" else []
+    notes = [*row.flags, *shortcomings]
+    return f"{row.status} ({', '.join(notes)})" if notes else row.status
 
 
 def _next_steps(view: "RunView", command: str) -> list[str]:

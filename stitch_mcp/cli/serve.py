@@ -33,6 +33,12 @@ from stitch_mcp.config import Settings
     "--toolsets", metavar="NAMES", help="Offer only these sets of tools: steps, solve (default: both)."
 )
 @click.option("--confirm", metavar="POLICY", help="Before steps without isolation: ask, allow or deny.")
+@click.option(
+    "--mcp-model-coders",
+    is_flag=True,
+    default=None,
+    help="Let clients choose the coders llm and acp:AGENT, which spend your money or quota.",
+)
 @session_options
 @json_option
 def command(

@@ -21,10 +21,10 @@ from stitch_mcp.jobs.folder import JobFolder, job_ids
 from stitch_mcp.jobs.prewarm import Likeness, PrewarmedProcess, start_prewarmed
 from stitch_mcp.jobs.state import JobRequest, JobState
 from stitch_mcp.jobs.tree import end_tree, process_start
-from stitch_mcp.secrets import without_secrets
 from stitch_tools.confine import linux
 from stitch_tools.errors import LockedError, StoreError
 from stitch_tools.machine.devices import usable_cpus
+from stitch_tools.secrets import without_secrets
 from stitch_tools.storage.locks import FileLock
 
 _END_S = 10.0

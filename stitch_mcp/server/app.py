@@ -3,9 +3,8 @@
 The SDK's low-level server is used on purpose: schemas, refusals and sizes are ours (docs/decisions/0016).
 """
 
-import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -20,7 +19,7 @@ from pydantic import ValidationError
 
 from stitch_mcp import __version__
 from stitch_mcp.jobs.state import JobState
-from stitch_mcp.server import core_tasks
+from stitch_mcp.server import core_tasks, skills
 from stitch_mcp.server.completions import MOST, complete
 from stitch_mcp.server.confirmation import confirmed, may_ask, needs_consent, question_of
 from stitch_mcp.server.definitions import (
@@ -32,7 +31,7 @@ from stitch_mcp.server.definitions import (
 from stitch_mcp.server.job_answers import as_argument, failure_words, job_answer, tool_answer
 from stitch_mcp.server.prompts import prompt_text
 from stitch_mcp.server.refusals import explain_arguments, explain_surrogate, lone_surrogate
-from stitch_mcp.server.render import blot_text, render
+from stitch_mcp.server.render import as_text, blot_text, render
 from stitch_mcp.server.request_inputs import job_request
 from stitch_mcp.server.resources import read_resource
 from stitch_mcp.server.schema import tool_schema
@@ -58,6 +57,8 @@ _SHORTEST_POLL_S, _LONGEST_POLL_S = 0.02, 0.1
 _POLL_SHARE = 0.05
 """Of the time that was waited already: so much longer a call may take than its job."""
 _SAY_EVERY_S = 1.0
+_REPLY_POLL_S = 0.25
+"""Each look reads a run's log."""
 _LOG = logging.getLogger(__name__)
 _OUR_FAULT = "this is a fault of stitch-mcp; the server's log (stderr) has the traceback"
 
@@ -99,8 +100,10 @@ def build_server(server_context: ServerContext) -> Server[Any]:
     server.add_request_handler("tasks/update", UpdateParams, served.update_task)
     server.add_request_handler("tasks/result", TaskParams, served.task_result)
     server.add_request_handler("tasks/list", types.PaginatedRequestParams, served.list_tasks)
+    server.add_request_handler("skills/list", types.PaginatedRequestParams, served.list_skills)
+    server.add_request_handler("skills/get", skills.GetSkillParams, served.get_skill)
     server.middleware += [_tell_failures, _refuse_surrogates, served.answer_with_task]
-    server.extensions[EXTENSION] = {}
+    server.extensions |= {EXTENSION: {}, skills.EXTENSION: {}}
     return server
 
 
@@ -153,6 +156,17 @@ class _Served:
             raise MCPError(types.INVALID_PARAMS, message, {"uri": params.uri}) from error
         contents = types.TextResourceContents(uri=params.uri, mime_type=mime, text=blot_text(text))
         return types.ReadResourceResult(contents=[contents])
+
+    async def list_skills(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+        del context, params
+        return await anyio.to_thread.run_sync(skills.list_skills)
+
+    async def get_skill(self, context: Context, params: skills.GetSkillParams) -> dict[str, Any]:
+        del context
+        try:
+            return await anyio.to_thread.run_sync(skills.get_skill, params.uri)
+        except StitchError as error:
+            raise MCPError(types.INVALID_PARAMS, failure_words(error.message, error.hint)) from error
 
     async def list_prompts(
         self, context: Context, params: types.PaginatedRequestParams | None
@@ -297,7 +311,7 @@ class _Served:
             state = await self._wait(context, answer, request.wait_s)
             return await anyio.to_thread.run_sync(job_answer, server_context, state)
         if tool.reply is not None:
-            return await anyio.to_thread.run_sync(tool.reply, request, server_context)
+            return await self._reply(tool.reply, request)
         assert isinstance(request, SlowRequest)
         try:
             state = await anyio.to_thread.run_sync(_start, server_context, tool, request)
@@ -307,12 +321,23 @@ class _Served:
                 raise
             return await anyio.to_thread.run_sync(tool.without_job, request, server_context)
         tasks = takes_tasks(context)
-        state = await self._wait(
-            context, state, min(request.wait_s, HANDLE_AFTER_S) if tasks else request.wait_s
-        )
+        wait_s = request.job_wait_s
+        state = await self._wait(context, state, min(wait_s, HANDLE_AFTER_S) if tasks else wait_s)
         if tasks and not state.done:
             return state
         return await anyio.to_thread.run_sync(tool_answer, server_context, state)
+
+    async def _reply(
+        self, reply: Callable[[Any, ServerContext], ToolAnswer], request: ToolRequest
+    ) -> ToolAnswer:
+        """The tool's answer; one that says `working` is waited on as long as the request allows."""
+        deadline = anyio.current_time() + getattr(request, "wait_s", 0.0)
+        while True:
+            answer = await anyio.to_thread.run_sync(reply, request, self._server_context)
+            if answer.status != "working" or anyio.current_time() >= deadline:
+                return answer
+            # Polled, since what it waits for can be another process's files.
+            await anyio.sleep(_REPLY_POLL_S)
 
     async def _wait(self, context: Context, state: JobState, wait_s: float) -> JobState:
         """The job's state at its end or after `wait_s` seconds; forwards its progress meanwhile."""
@@ -383,7 +408,8 @@ def _need_core_tasks(context: Context) -> None:
 def _start(server_context: ServerContext, tool: Tool, request: SlowRequest) -> JobState:
     server_context.refuse_links()
     job = job_request(server_context, tool, request)
-    rerun = getattr(request, "rerun", False) or not tool.reuse
+    reuse = tool.reuse and (tool.reuse_in_run or job.subject.run_id is None)
+    rerun = getattr(request, "rerun", False) or not reuse
     return server_context.supervisor.start(job, rerun=rerun, warm=tool.warm, timed=tool.timed)
 
 
@@ -403,9 +429,9 @@ def _refuse_unoffered(server_context: ServerContext, prompt: str) -> None:
 def result(
     server_context: ServerContext, answer: ToolAnswer, *, detailed: bool = False, own_words: bool = False
 ) -> types.CallToolResult:
-    """The answer as the protocol carries it: structured, and the same as text for older clients."""
+    """The answer as the protocol carries it: structured facts, and the same as a short text for readers."""
     fields = render(fitting_answer(server_context, answer), detailed=detailed, own_words=own_words)
-    content: list[types.ContentBlock] = [types.TextContent(text=json.dumps(fields, ensure_ascii=False))]
+    content: list[types.ContentBlock] = [types.TextContent(text=as_text(fields))]
     if answer.artifact is not None:
         content.append(
             types.ResourceLink(

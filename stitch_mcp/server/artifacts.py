@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from stitch_mcp.server.request_inputs import MIN_PREFIX
+from stitch_mcp.server.request_inputs import MIN_PREFIX, program_of_runs
 from stitch_mcp.server.server_context import ServerContext
 from stitch_tools.errors import UsageError
 from stitch_tools.models.program import Program
@@ -70,6 +70,8 @@ def _hash(server_context: ServerContext, name: str) -> str:
         raise UsageError(f"{name[:60]!r} is no artifact here", hint="ids come from earlier results")
     folder = server_context.workspace.store.root / name[:2]
     matches = [path.name for path in folder.glob(f"{name}*")] if folder.is_dir() else []
+    if not matches and (program_id := program_of_runs(server_context, name)):
+        return program_id
     if len(matches) != 1:
         raise UsageError(f"{name[:16]} names no artifact here", hint="ids come from earlier results")
     return matches[0]

@@ -2,7 +2,7 @@
 
 import mcp_types as types
 
-from stitch_mcp.server.resources import FIXED, TEMPLATES
+from stitch_mcp.server.resources import FIXED, SKELETON, TEMPLATES
 from stitch_mcp.server.schema import tool_schema
 from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import Tool
@@ -44,6 +44,13 @@ def resource_definitions() -> list[types.Resource]:
     return [
         types.Resource(uri=item.uri, name=item.name, description=item.description, mime_type=item.mime_type)
         for item in FIXED
+    ] + [
+        types.Resource(
+            uri=SKELETON,
+            name="skeleton",
+            description="A program for the newest run's task that compiles: fill in its forward",
+            mime_type="text/x-c",
+        )
     ]
 
 

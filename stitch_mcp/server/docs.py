@@ -43,6 +43,12 @@ _REVISION = re.compile(r"_v\d+$")
 _BEGINNINGS = ("CUDA ", "C++ ")
 """What tells the compiler's side, and is no name of a message."""
 _WORD = re.compile(r"\w+")
+_OF_GPU = re.compile(
+    r"cuda|nvcc|nvidia|ptx|\bGPU|cublas|cudnn|cutlass|\bcub\b|thrust|__device__|__global__|__sync|\bwarps?\b|"
+    r"\bkernel|\bdevice\b|__half|bfloat|wmma|cooperative_groups|\bsm_\d|atomicAdd|\bblocks?\b",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"(?<=[.:;]) (?=[A-Z])")
 _NAME = re.compile(r"[A-Za-z_][\w:.]*")
 
 
@@ -78,12 +84,13 @@ def version_of(hit: "Hit") -> str:
     return hit.version or "unknown"
 
 
-def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:
+def advice(config: Config, queries: Iterable[str], *, cpu: bool = False) -> tuple[str, ...]:
     """A line for each of the first queries that the documentation has an answer to; never an error.
 
     Args:
         config: says where the index lies.
         queries: the `doc_query` of diagnostics or findings, the gravest first.
+        cpu: leave out every sentence about GPUs.
     """
     # Later errors mostly follow from the first ones.
     wanted = list(dict.fromkeys(query for query in queries if query.strip()))[:_MOST_QUERIES]
@@ -98,7 +105,18 @@ def advice(config: Config, queries: Iterable[str]) -> tuple[str, ...]:
         lines = [
             _line(result, _own_entry(reader, result), _of_names(reader, result), used) for result in hits
         ]
+    if cpu:
+        lines = [_without_gpu(line) for line in lines]
     return tuple(dict.fromkeys(line for line in lines if line))
+
+
+def _without_gpu(line: str) -> str:
+    """A line of advice without its sentences about GPUs; "" where nothing is left."""
+    head, colon, text = line.partition("): ")
+    if not colon or _OF_GPU.search(head):
+        return ""
+    kept = [sentence for sentence in _SENTENCE.split(text) if not _OF_GPU.search(sentence)]
+    return f"{head}{colon}{' '.join(kept)}" if any(row.strip(" .") for row in kept) else ""
 
 
 def _line(result: "SearchResult", own: "list[Hit]", of_names: list[str], used: set[str]) -> str:

@@ -11,6 +11,7 @@ from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import JobAnswer, Tool, ToolAnswer
 from stitch_mcp.server.tool_list import find_tool
 from stitch_mcp.server.toolset import fitting, offered
+from stitch_planner.agents.manual_questions import MANUAL
 from stitch_tools.errors import StoreError, flag
 from stitch_tools.models.remedy import Remedy
 
@@ -83,8 +84,13 @@ def _message(server_context: ServerContext, state: JobState) -> str:
 
 def failure_words(message: str, hint: str) -> str:
     """What went wrong and what to do next."""
-    ended = message if message.endswith("?") else f"{message.rstrip('.')}."
-    return f"{ended} Next: {hint}" if hint else message
+    if not hint:
+        return message
+    # The last line of several is a quoted one (of a source, say), which no full stop ends.
+    if "\n" in message:
+        return f"{message.rstrip()}\nNext: {hint}"
+    ended = message if message.endswith("?") else f"{message.rstrip('.:')}."
+    return f"{ended} Next: {hint}"
 
 
 def as_argument(tool: Tool) -> Callable[[str], str]:
@@ -96,21 +102,32 @@ def _next(server_context: ServerContext, state: JobState) -> tuple[Remedy, ...]:
     if state.status == "working":
         ends = "; cancel_job ends it" if "cancel_job" in offered(server_context) else ""
         why = f"wait for the result{ends}"
-        return (Remedy(tool="get_job", arguments={"job_id": state.job_id}, why=why),)
+        wait = Remedy(tool="get_job", arguments={"job_id": state.job_id}, why=why)
+        if state.tool == "solve" and _arguments(server_context, state).get("coder") == MANUAL:
+            why = "wait for its question, which is yours to answer"
+            return (Remedy(tool="next_prompt", arguments={"run_id": state.job_id}, why=why), wait)
+        return (wait,)
     # The error's own remedies know more than the status does.
     if state.remedies:
         return state.remedies
     if state.status in ("interrupted", "cancelled", "failed"):
-        arguments = JobFolder(server_context.supervisor.jobs, state.job_id).request().arguments
+        arguments = _arguments(server_context, state)
         if state.error_code in _CALLERS_FAULTS:
             return _repair(state.tool, arguments, at_reference=state.error_code == "task")
+        # The run keeps what was finished; a reference alone would begin another one.
+        if state.tool == "solve" and state.run_id and state.status != "interrupted":
+            arguments = {"run_id": state.run_id}
         reasons = {
             "interrupted": "resume it",
-            "cancelled": "start it again",
+            "cancelled": "resume its run" if "run_id" in arguments else "start it again",
             "failed": "try it again once the cause is gone",
         }
         return (Remedy(tool=state.tool, arguments=arguments, why=reasons[state.status]),)
     return ()
+
+
+def _arguments(server_context: ServerContext, state: JobState) -> dict[str, Any]:
+    return JobFolder(server_context.supervisor.jobs, state.job_id).request().arguments
 
 
 def _repair(tool: str, arguments: dict[str, Any], *, at_reference: bool) -> tuple[Remedy, ...]:

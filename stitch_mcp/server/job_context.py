@@ -41,6 +41,11 @@ class JobContext:
             return {"run_id": self.subject.run_id}
         return {"reference": self.subject.task_id[:16]} if self.subject.task_id else {}
 
+    @property
+    def named_program(self) -> str:
+        """How a message begins in a run, which has many programs: with the one that it is about."""
+        return f"program {self.program.program_id[:16]}: " if self.subject.run_id else ""
+
     @cached_property
     def task(self) -> Task:
         """The task that the request is about.

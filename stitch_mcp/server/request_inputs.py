@@ -55,6 +55,10 @@ def job_request(server_context: ServerContext, tool: Tool, request: ToolRequest)
         kept.pop(name, None)
         if value and name in type(request).model_fields:
             kept[name] = value
+    if against := getattr(request, "against", ""):
+        other = stored(server_context, against, Program, needed=True)
+        assert other is not None
+        kept["against"] = keep_program(server_context, other)
     return JobRequest(
         tool=tool.name,
         arguments=kept,
@@ -66,7 +70,7 @@ def job_request(server_context: ServerContext, tool: Tool, request: ToolRequest)
 
 def _subject(server_context: ServerContext, request: ToolRequest) -> Subject:
     run_id = getattr(request, "run_id", "")
-    folder = _run_folder(server_context, run_id) if run_id else None
+    folder = find_run_folder(server_context, run_id) if run_id else None
     state = read_state(folder) if folder else None
     task_id = program_id = None
     if state is not None:
@@ -83,7 +87,9 @@ def _subject(server_context: ServerContext, request: ToolRequest) -> Subject:
             )
         if task_id is None and isinstance(request, JudgesProgram):
             raise UsageError("no reference is named", hint="give `run_id`, or `reference`")
-        _keep_program_of_run(server_context, program_id)
+        stored_here = server_context.workspace.store.path(program_id).exists()
+        if not stored_here and program_of_runs(server_context, program_id) is None:
+            raise StoreError(f"program {program_id[:16]} is not in the store", hint="pass its files again")
     else:
         program_id = None
     return Subject(task_id=task_id, program_id=program_id, run_id=folder.name if folder else None)
@@ -97,7 +103,12 @@ def _program_of_run(server_context: ServerContext, request: ToolRequest, state: 
     return attempt.program_id if attempt else None
 
 
-def _run_folder(server_context: ServerContext, run_id: str) -> Path:
+def find_run_folder(server_context: ServerContext, run_id: str) -> Path:
+    """The folder of a run that a call names.
+
+    Raises:
+        UsageError: there is no such run, or a link in it leads out of the workspace.
+    """
     try:
         folder = server_context.workspace.run_folder(run_id)
     except UsageError as error:
@@ -116,24 +127,20 @@ def keep_program(server_context: ServerContext, program: Program) -> str:
     )
 
 
-def _keep_program_of_run(server_context: ServerContext, program_id: str) -> None:
-    """Keep the program of a run, which `solve` may have written, in its nameless form too.
+def program_of_runs(server_context: ServerContext, name: str) -> str | None:
+    """The id that begins with `name` of a program of some run, which is then in the store under it.
 
-    Raises:
-        StoreError: no run has it.
+    `solve` stores a program with its author, which has another hash than the program's id.
     """
-    if server_context.workspace.store.path(program_id).exists():
-        return
-    for run_id in server_context.workspace.run_ids():
+    for run_id in reversed(server_context.workspace.run_ids()):
         # One damaged run does not hide the others.
         with suppress(StoreError):
             state = read_state(server_context.workspace.runs_folder / run_id)
-            if attempt := state.attempt(program_id):
-                keep_program(
-                    server_context, server_context.workspace.store.get_fact(attempt.program.program, Program)
-                )
-                return
-    raise StoreError(f"program {program_id[:16]} is not in the store", hint="pass its files again")
+            for attempt in state.attempts:
+                if attempt.program_id.startswith(name):
+                    program = server_context.workspace.store.get_fact(attempt.program.program, Program)
+                    return keep_program(server_context, program)
+    return None
 
 
 def _task(server_context: ServerContext, request: NamesReference) -> Task:
@@ -236,6 +243,8 @@ def stored(
     # A file may have a hexadecimal name.
     if not matches and (server_context.root / name).exists():
         return None
+    if not matches and kind is Program and (program_id := program_of_runs(server_context, name)):
+        matches = [program_id]
     word = kind.__name__.lower()
     if len(matches) != 1:
         what = "several things" if matches else f"no {word}"

@@ -21,13 +21,14 @@ class NamesProgramOfRun(InRun):
     """Arguments of a tool that works on a run's program."""
 
     program: str = ""
-    """program_id; left out: the run's best, else its newest."""
+    """program_id; default: the run's best, else its newest."""
 
 
 class Detailed(ToolRequest):
     """Arguments of a tool whose answer has fields that are shown on demand."""
 
     detail: Literal["concise", "detailed"] = "concise"
+    """detailed: all fields."""
 
 
 class NamesReference(RepeatableRequest):
@@ -41,11 +42,11 @@ class NamesProgram(NamesReference):
     """Arguments of a tool that needs a program and its reference."""
 
     run_id: str = ""
-    """Run from analyze_reference, instead of reference; it records the step."""
+    """Instead of reference; records the step."""
     program: str = ""
-    """program_id, or path of a folder or source file. Left out: the run's newest."""
+    """program_id, or path of a folder or file; default: the run's newest."""
     files: dict[str, str] = Field(default_factory=dict[str, str])
-    """Or the sources themselves, by relative path."""
+    """Or the sources, by path."""
     main: str = ""
     """Which of several files to compile."""
 
@@ -58,12 +59,12 @@ class NamesContract(NamesReference):
     """Arguments that describe a reference whose task does not exist yet."""
 
     files: dict[str, str] = Field(default_factory=dict[str, str])
-    """Reference sources by relative path, if not in the workspace; `reference` names one."""
+    """Sources by path, if not in the workspace; `reference` names one."""
     target: str = ""
-    """cpu, cuda or cuda:sm_90. Default: the server's, usually cpu."""
+    """cpu, cuda, cuda:sm_90; default: the server's."""
     inputs: str = ""
-    """Function that makes the inputs; default get_inputs."""
+    """Input maker; default get_inputs."""
     contract: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Contract fields to set, e.g. {"rtol": 1e-4}; see stitch://contract."""
+    """Fields to set, e.g. {"rtol": 1e-4}; see stitch://contract."""
     allow_relaxed: bool = False
-    """Let `contract` loosen fields; marks every later result `relaxed`."""
+    """Let `contract` loosen fields; results say `relaxed`."""

@@ -11,9 +11,12 @@ from urllib.parse import unquote
 from stitch_mcp.server.artifacts import Artifact, find_artifact
 from stitch_mcp.server.schema import tool_schema
 from stitch_mcp.server.server_context import ServerContext
+from stitch_mcp.server.skills import INDEX, is_skill, read_skill_file, skills_index
 from stitch_mcp.server.toolset import fitting
+from stitch_planner.runs.run import read_state, started
 from stitch_tools.errors import UsageError
-from stitch_tools.models.task import Contract
+from stitch_tools.models.remedy import Remedy
+from stitch_tools.models.task import Contract, ReferenceFacts, Task
 
 MAX_CHARS = 200_000
 
@@ -74,8 +77,17 @@ FIXED = (
     Fixed(
         "stitch://contract", "contract", "What counts as equal, field by field", "text/markdown", _contract
     ),
+    Fixed(INDEX, "skills", "Recipes for fast programs: names and uses", "application/json", skills_index),
 )
+SKELETON = "stitch://skeleton"
 TEMPLATES = (
+    ResourcePattern(
+        "stitch://skeleton/{run_id}",
+        "skeleton",
+        "A program for a run's task that compiles: fill in its forward",
+    ),
+    ResourcePattern(f"{INDEX}/{{name}}", "skill", "A recipe's page"),
+    ResourcePattern("skill://{name}/{path}", "skill-file", "A file of a recipe, for example SKILL.md"),
     ResourcePattern("stitch://run/{run_id}", "run", "Files of a run"),
     ResourcePattern("stitch://run/{run_id}/{+path}", "run-file", "A file of a run, for example events.jsonl"),
     ResourcePattern(
@@ -84,6 +96,28 @@ TEMPLATES = (
     ResourcePattern("stitch://artifact/{id}/{+path}", "artifact-file", "A source file of a program or task"),
 )
 _URI = re.compile(r"stitch://(run|artifact)/([A-Za-z0-9_.-]+)(?:/(.+))?")
+
+
+def _skeleton(server_context: ServerContext, uri: str) -> str:
+    """The skeleton for the run that an address names; for the newest run where it names none.
+
+    Raises:
+        UsageError: there is no such run, or its reference was not analyzed.
+    """
+    from stitch_mcp.server.skeleton import skeleton
+
+    workspace = server_context.workspace
+    newest = workspace.run_ids()[-1:]
+    run_id = uri.removeprefix(SKELETON).strip("/") or (newest[0] if newest else "")
+    state = read_state(workspace.run_folder(run_id)) if run_id else None
+    if state is None or state.reference is None:
+        analyze = Remedy(
+            tool="analyze_reference", arguments={"reference": "PATH.py"}, why="open a run for it"
+        )
+        what = f"run {run_id} has no analyzed reference" if run_id else "there is no run yet"
+        raise UsageError(what, remedies=(analyze,))
+    task = workspace.store.get_fact(started(state).task, Task)
+    return skeleton(task, workspace.store.get_fact(state.reference.facts, ReferenceFacts))
 
 
 def read_resource(server_context: ServerContext, uri: str) -> tuple[str, str]:
@@ -96,6 +130,10 @@ def read_resource(server_context: ServerContext, uri: str) -> tuple[str, str]:
     for fixed in FIXED:
         if uri == fixed.uri:
             return fixed.mime_type, _fixed_text(server_context, fixed)
+    if is_skill(uri):
+        return read_skill_file(uri)
+    if uri == SKELETON or uri.startswith(f"{SKELETON}/"):
+        return "text/x-c", _skeleton(server_context, uri)
     name, path = _named(server_context, uri)
     return _shown(find_artifact(server_context, name, path), path)
 
@@ -110,6 +148,10 @@ def find_resource(server_context: ServerContext, uri: str) -> Artifact:
     for fixed in FIXED:
         if uri == fixed.uri:
             return Artifact("page", _fixed_text(server_context, fixed))
+    if is_skill(uri):
+        return Artifact("page", read_skill_file(uri)[1])
+    if uri == SKELETON or uri.startswith(f"{SKELETON}/"):
+        return Artifact("skeleton", _skeleton(server_context, uri))
     return find_artifact(server_context, *_named(server_context, uri))
 
 

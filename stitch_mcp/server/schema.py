@@ -14,16 +14,19 @@ def tool_schema(model: type[BaseModel], *, output: bool = False) -> Schema:
 
     Args:
         model: the pydantic model.
-        output: for an answer: nothing but `status` is required, since unknown fields are left out.
+        output: for an answer: nothing is required, since unknown fields are left out.
     """
     whole = model.model_json_schema(mode="validation")
     definitions: Schema = whole.pop("$defs", {})
     schema = _small(whole, definitions)
     schema.pop("description", None)
     if output:
-        schema["required"] = ["status"]
+        # Every answer has `status`, and leaves out what is unknown: saying so in each tool tells little.
+        schema.pop("required", None)
         # The same in every tool; the guide explains each.
         schema["properties"]["status"].pop("enum", None)
+        for name in getattr(model, "NEVER_SET", ()):
+            del schema["properties"][name]
         _open(schema)
     return schema
 
@@ -35,8 +38,8 @@ def _open(node: Any) -> None:
     given: Schema = node  # pyright: ignore[reportUnknownVariableType] # JSON
     if isinstance(given.get("additionalProperties"), bool):
         del given["additionalProperties"]
-    if "properties" in given.get("items", {}):
-        given["items"] = {"type": "object"}
+    # What a list holds is told by its description: a tenth of all definitions would be about it.
+    given.pop("items", None)
     for value in given.values():
         _open(value)
 

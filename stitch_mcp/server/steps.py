@@ -4,17 +4,16 @@ import contextlib
 from collections.abc import Generator
 
 from stitch_mcp.api import Captured
+from stitch_mcp.server.coders import AllowedCoder
 from stitch_mcp.server.job_context import JobContext
 from stitch_planner.budget import resume_remedy
-from stitch_planner.join import joined
+from stitch_planner.join import joined, reopen
 from stitch_planner.plan import Plan
 from stitch_planner.planning import try_plan
-from stitch_planner.runs.recorder import OUTSIDE, record_graph, record_plan, record_reference
-from stitch_planner.runs.run import Run, read_state, started
-from stitch_planner.runs.run_events import RunStopped
+from stitch_planner.runs.recorder import OUTSIDE, record_graph, record_plan, record_reference, record_stop
+from stitch_planner.runs.run import Run, lost_step, read_state, started
 from stitch_tools.errors import StitchError, StoreError, UsageError
 from stitch_tools.models.graph import Ceilings, Graph
-from stitch_tools.models.program import STITCHER
 from stitch_tools.models.remedy import Remedy
 from stitch_tools.models.task import ReferenceFacts, Task
 
@@ -35,11 +34,7 @@ def open_run(work: JobContext, task: Task) -> Generator[Run]:
         try:
             yield run
         except StitchError as error:
-            run.record(
-                RunStopped(
-                    step="reference", code=error.code, message=error.message[:2000], hint=error.hint[:2000]
-                )
-            )
+            record_stop(run, "reference", error)
             raise
 
 
@@ -86,7 +81,7 @@ def stored_plan(run: Run, task: Task, captured: Captured) -> tuple[Plan, str]:
     return made, record_plan(run, made)
 
 
-def hand_over(work: JobContext, *, quick: bool, min_speedup: float | None) -> str:
+def hand_over(work: JobContext, *, quick: bool, min_speedup: float | None, coder: AllowedCoder) -> str:
     """Id of the run that `solve` resumes: a new one, or one that was started step by step.
 
     Raises:
@@ -96,7 +91,15 @@ def hand_over(work: JobContext, *, quick: bool, min_speedup: float | None) -> st
 
     goal = work.config.min_speedup if min_speedup is None else min_speedup
     if not work.subject.run_id:
-        run = begin_run(work.workbench, work.task, coder=STITCHER, quick=quick, min_speedup=goal)
+        run = begin_run(
+            work.workbench,
+            work.task,
+            coder=coder.coder,
+            model=coder.model,
+            rounds=coder.rounds,
+            quick=quick,
+            min_speedup=goal,
+        )
         run.close()
         work.joined(run.run_id)
         return run.run_id
@@ -104,6 +107,8 @@ def hand_over(work: JobContext, *, quick: bool, min_speedup: float | None) -> st
         first = started(run.state)
         if (quick and not first.quick) or (min_speedup is not None and min_speedup != first.min_speedup):
             raise UsageError("a run keeps its `quick` and `min_speedup`", hint="leave them out")
+        if lost_step(run) is None and reopen(run):
+            work.say("the run was finished without a program of the stitcher: it writes one now")
     return work.run_id
 
 

@@ -23,14 +23,19 @@ class SlowRequest(ToolRequest):
     """Arguments of a tool that runs as a job."""
 
     wait_s: float = Field(default=30.0, ge=0, le=MAX_WAIT_S)
-    """Seconds until a job_id for get_job comes back."""
+    """Seconds until a job_id comes back."""
+
+    @property
+    def job_wait_s(self) -> float:
+        """How long the call waits for the end of its job."""
+        return self.wait_s
 
 
 class RepeatableRequest(SlowRequest):
     """Arguments of a job whose result is reused for an equal call."""
 
     rerun: bool = False
-    """Repeat the work even if an equal call has finished."""
+    """Repeat finished work."""
 
 
 class ToolAnswer(Fact):
@@ -40,13 +45,15 @@ class ToolAnswer(Fact):
     """Fields that only `detail: detailed` shows."""
     QUOTED: ClassVar[tuple[str, ...]] = ()
     """Fields that quote a program, a compiler or a page; answers list them as `untrusted`."""
+    NEVER_SET: ClassVar[tuple[str, ...]] = ()
+    """Fields of this class that the tool does not use: its schema leaves them out."""
 
     status: JobStatus = "completed"
     message: str = ""
     job_id: str | None = None
     run_id: str | None = None
     artifact: str | None = None
-    """Evidence in full."""
+    # Id of the evidence in full. The guide says so: here it would be said once per tool.
     next_steps: tuple[Remedy, ...] = ()
 
 
@@ -88,4 +95,6 @@ class Tool:
     destructive: bool = False
     reuse: bool = True
     """Whether an equal call may be answered with the finished job's result."""
+    reuse_in_run: bool = True
+    """The same where the call names a run, which other calls may have changed since."""
     toolset: Toolset = "steps"

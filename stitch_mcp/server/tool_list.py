@@ -17,6 +17,8 @@ TOOLS = (
     "review_program",
     "certify_program",
     "solve",
+    "next_prompt",
+    "submit_answer",
     "get_job",
     "cancel_job",
     "get_artifact",

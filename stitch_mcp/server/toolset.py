@@ -18,6 +18,7 @@ _STEPS = (
     "Start with inspect_environment, then analyze_reference, and follow `next_steps` of each result, "
     "best first"
 )
+_SOLVE_FIRST = "; call solve before you write a program by hand, which pays where it loses."
 _WAIT = "Slow tools answer `working` with a job_id for get_job."
 
 
@@ -62,7 +63,7 @@ def instructions(server_context: ServerContext) -> str:
     """The instructions on this server as a whole that a client's model reads."""
     here = offered(server_context)
     if "analyze_reference" in here:
-        begin = f"{_STEPS}; or call solve to have it all done." if _VERB in here else f"{_STEPS}."
+        begin = f"{_STEPS}{_SOLVE_FIRST if _VERB in here else '.'}"
     elif _VERB in here:
         begin = "Start with inspect_environment, then call solve, which does all of it."
     else:

@@ -175,7 +175,7 @@ def _check_notes(check: Check, verdict: Verdict, run: str) -> list[str]:
     notes.append(f"oracle: {check.oracle}; isolation: {check.sandbox or 'nothing ran'}{plane}")
     if check.repeats_bitwise is not None:
         notes.append(f"a second call on the same inputs gives {_same_bits(check.repeats_bitwise)}")
-    notes += _not_checked(check.not_checked)
+    notes += not_checked_lines(check.not_checked)
     return notes
 
 
@@ -203,7 +203,7 @@ def _next_step(check: Check, run: str) -> list[str]:
     return []
 
 
-def _not_checked(texts: Sequence[str]) -> list[str]:
+def not_checked_lines(texts: Sequence[str]) -> list[str]:
     """One line a reason, which names all that it holds for."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for text in texts:
@@ -241,11 +241,16 @@ def bench_sections(bench: Bench) -> list[ReportSection]:
         for row in bench.ratios
         if row.contestant != "program"
     ]
+    notes += [
+        f"CPU time on one thread: {row.contestant} needs 1/{row.speedup:.2f} of that of {row.baseline}, "
+        f"1/{row.low:.2f} to 1/{row.high:.2f}"
+        for row in bench.cpu_ratios
+    ]
     notes.append(f"outcome: {bench.outcome}")
     if bench.message:
         notes.append(bench.message)
     notes += [f"{row.severity}: {row.rule}: {row.message}" for row in bench.findings]
-    notes += _not_checked(bench.not_checked)
+    notes += not_checked_lines(bench.not_checked)
     threads = f", {bench.threads} threads" if bench.threads else ""
     steal = "" if bench.steal_share is None else f", steal {bench.steal_share:.1%}"
     if any(row.latency_us is not None or row.throughput_us is not None for row in bench.timings):
@@ -277,10 +282,11 @@ def _timing_row(bench: Bench, timing: Timing) -> tuple[str, ...]:
         timing.throughput_spread_us,
     )
     shown = tuple(microseconds(value) for value in times)
+    name = f"{timing.name} (disturbed)" if timing.disturbed else timing.name
     if ratio is None:
-        return (timing.name, *shown, "", "", "")
+        return (name, *shown, "", "", "")
     interval = f"{ratio.low:.2f} to {ratio.high:.2f}"
-    return (timing.name, *shown, f"{ratio.speedup:.2f}x", interval, ratio.outcome)
+    return (name, *shown, f"{ratio.speedup:.2f}x", interval, ratio.outcome)
 
 
 def ceilings_sections(ceilings: Ceilings) -> list[ReportSection]:
@@ -347,8 +353,8 @@ def _shapes(outputs: Sequence[TensorSpec]) -> str:
     return ", ".join(f"{row.dtype}[{', '.join(map(str, row.shape))}]" for row in outputs)
 
 
-def certificate_sections(certificate: "CertificateView") -> list[ReportSection]:
-    """A verified certificate."""
+def certificate_sections(certificate: "CertificateView", *, rerun: bool = False) -> list[ReportSection]:
+    """A verified certificate; with `rerun` what it left out is told from what the run after it leaves out."""
     speedup = "" if certificate.speedup is None else f", {certificate.speedup:.2f}x eager"
     rows = (
         ("certificate", certificate.certificate_id[:16]),
@@ -366,8 +372,10 @@ def certificate_sections(certificate: "CertificateView") -> list[ReportSection]:
     )
     signed = f"signed by the ed25519 key {certificate.signer}" if certificate.signer else "not signed"
     notes = (f"verified: nothing in this archive is damaged; {signed}", certificate.claim)
-    notes += tuple(_not_checked(certificate.not_checked))
-    return [ReportSection("", ("what", "says"), rows, notes)]
+    unchecked = not_checked_lines(certificate.not_checked)
+    if rerun:
+        unchecked = [text.replace("not checked:", "not checked when certified:", 1) for text in unchecked]
+    return [ReportSection("", ("what", "says"), rows, (*notes, *unchecked))]
 
 
 def rerun_sections(rerun: "Rerun") -> list[ReportSection]:
@@ -381,7 +389,7 @@ def rerun_sections(rerun: "Rerun") -> list[ReportSection]:
 def solve_sections(result: "SolveResult", again: str = "") -> list[ReportSection]:
     """The end of a run: times, verdict, certificate and the command that re-checks it.
 
-    `again` is the command that does all once more, "" where there is none.
+    `again` is the command that times its program once more, "" where it is not known.
     """
     sections = bench_sections(result.bench) if result.bench and result.bench.timings else []
     verdict = result.verdict
@@ -395,13 +403,17 @@ def solve_sections(result: "SolveResult", again: str = "") -> list[ReportSection
     notes += policy_notes(verdict) if verdict else []
     notes += [f"warning: {text}" for text in result.warnings]
     notes += [f"note: {text}" for text in result.notes]
+    if result.model_tokens:
+        price = "price unknown" if result.model_usd is None else f"{result.model_usd:.2f} USD"
+        notes.append(f"model: {result.model_tokens:,} tokens, {price}, at most")
     notes.append(f"run: {result.run_folder}")
     if result.certificate:
         path = shlex.quote(result.certificate)
         notes.append(f"certificate: {result.certificate}")
         notes.append(f"re-check it: {program_name()} certify --verify {path}")
     if result.outcome == "inconclusive" and result.bench and result.bench.disturbed:
-        notes.append(f"run it again on a quieter machine: {again or 'solve the reference anew'}")
+        again = again or f"{program_name()} bench --quick REFERENCE {result.run_id}"
+        notes.append(f"others kept the machine busy; only time it again when it is quieter: {again}")
     return [*sections, ReportSection(notes=tuple(notes))]
 
 

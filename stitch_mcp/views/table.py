@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.table import Table
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""What could steer a terminal, or is no text. Programs and compilers supply some of what is shown."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What could steer a terminal, show text in another order, or is no text. Programs and compilers supply some
+of what is shown."""
 _FIGURE = re.compile(r"[+-]?\d[\d.,]*(e[+-]?\d+)?[x%]?")
 
 _CELL_CHARACTERS = 80
@@ -48,9 +49,14 @@ def one_line(message: str, characters: int = _CELL_CHARACTERS) -> str:
     return f"{kept.rstrip()}..."
 
 
+def printable(text: str) -> str:
+    """The text with U+FFFD in place of control characters other than tab and line feed."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 def _printable(section: ReportSection) -> ReportSection:
     def clean(texts: Iterable[str]) -> tuple[str, ...]:
-        return tuple(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text) for text in texts)
+        return tuple(printable(text) for text in texts)
 
     rows = tuple(clean(row) for row in section.rows)
     return ReportSection(section.title, section.columns, rows, clean(section.notes), section.cut)

@@ -81,6 +81,7 @@ def test_the_public_names_are_these() -> None:
         "load_program",
         "load_task",
         "solve",
+        "write_report",
     ]
     for name in stitch_mcp.__all__:
         assert getattr(stitch_mcp, name)

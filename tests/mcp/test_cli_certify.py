@@ -19,25 +19,21 @@ from stitch_tools.storage.certificate import (
     write_certificate,
 )
 from tests.mcp.cli_support import call
-
-PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
+from tests.mcp.conftest import SolvedRun
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("certify")
-    shutil.copy(PROGRAMS / "linear_relu.py", folder / "model.py")
-    return folder
+def workspace(solved_run: SolvedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with one solved run."""
+    return shutil.copytree(solved_run.workspace, tmp_path_factory.mktemp("certify") / "copy")
 
 
 @pytest.fixture(scope="module")
-def certified(workspace: Path) -> Archive:
-    """The certificate of one solved run."""
-    code, found = call(workspace, "solve", "model.py", "--quick")
-    assert code == 0, found
-    return read_certificate(Path(found["certificate"]))
+def certified(solved_run: SolvedRun) -> Archive:
+    """The run's certificate."""
+    return read_certificate(Path(solved_run.result["certificate"]))
 
 
 def forged(
@@ -52,7 +48,7 @@ def forged(
 
 
 def timed(archive: Archive, **changes: object) -> Bench:
-    """The certificate's timing with `changes` and a speed-up that no program has."""
+    """The certificate's timing with `changes` and a speedup that no program has."""
     bench = archive.certificate.bench
     assert bench is not None
     made_up = Ratio(baseline="eager", speedup=1e4, low=0.9e4, high=1.1e4, outcome="faster")

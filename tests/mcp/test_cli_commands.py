@@ -16,6 +16,8 @@ from stitch_mcp.cli.failure import describe
 from stitch_mcp.cli.interrupt import stop_on_interrupt
 from stitch_mcp.cli.options import parse_overrides
 from stitch_mcp.named_programs import read_program
+from stitch_planner.memory_file import MemoryFile, user_memory_file
+from stitch_planner.runs.lessons import Lesson
 from stitch_tools.errors import InterruptedRunError, RunInterrupt, UsageError
 from stitch_tools.machine.isolation import probe_isolation
 from stitch_tools.models.remedy import Remedy
@@ -385,6 +387,29 @@ def test_a_misspelt_field_of_the_contract_names_the_option(capsys: pytest.Captur
     told = capsys.readouterr().err
     assert "--set: unknown key `rtoll`" in told
     assert "did you mean `rtol`?" in told
+
+
+def test_memory_shows_and_forgets_lessons(
+    workspace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(workspace.parent / "data"))
+    lesson = Lesson(
+        run_id="r",
+        number=1,
+        target="cpu",
+        ops=("relu",),
+        bound="",
+        techniques=("SIMD",),
+        outcome="gain",
+        gain=2.0,
+    )
+    MemoryFile(user_memory_file()).remember("r", [lesson])
+    code, shown = run_json(capsys, "memory", "show")
+    assert (code, shown["lessons"]) == (0, [lesson.model_dump(mode="json")])
+    assert main(["memory", "show"]) == 0
+    assert "relu on cpu: SIMD gave 2.00 times the speed" in capsys.readouterr().out
+    assert run_json(capsys, "memory", "clear")[0] == 0
+    assert run_json(capsys, "memory", "show")[1]["lessons"] == []
 
 
 def test_a_cache_that_is_not_there_is_not_cleared(

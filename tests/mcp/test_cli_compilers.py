@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tests.mcp.cli_support import call
+from tests.sampling import sampled
 
 PROGRAMS = Path(__file__).parents[1] / "tools" / "programs"
+COMMANDS = (("solve", "model.py", "--quick"), ("compile", "linear_relu.cpp"))
 OLD_GCC = """#!/bin/sh
 echo 'g++ (GCC) 4.8.5 20150623 (Red Hat 4.8.5-44)'
 echo 'Copyright (C) 2015 Free Software Foundation, Inc.'
@@ -49,7 +51,14 @@ def test_doctor_names_the_compiler_with_the_fix(tmp_path: Path, machine: dict[st
     assert "apt install g++" in item["fix"]
 
 
-@pytest.mark.parametrize("arguments", [("solve", "model.py", "--quick"), ("compile", "linear_relu.cpp")])
+@pytest.mark.parametrize(
+    ("machine", "arguments"),
+    sampled(
+        ((machine, arguments) for machine in ("missing", "old") for arguments in COMMANDS),
+        [("missing", COMMANDS[0]), ("old", COMMANDS[1])],
+    ),
+    indirect=["machine"],
+)
 def test_a_command_that_compiles_ends_with_the_fix(
     arguments: tuple[str, ...], tmp_path: Path, machine: dict[str, str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,13 +62,25 @@ def test_a_list_tells_the_reason_without_the_verdict_before_it(
             message=message,
             reason="1.00x eager; noisy",
             flags=("partial",),
+            counts=False,
         )
     )
     run.close()
     assert main(["runs", "list", "--workspace", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert "1.00x eager; noisy (partial)" in shown
+    assert re.search(
+        r"accepted \(partial, does not count\) +inconclusive +0 +1.00x eager; noisy$", shown, re.M
+    )
     assert "correct" not in shown
+
+
+@pytest.mark.parametrize(("coder", "state"), [(OUTSIDE, "analyzed only"), ("stitcher", "interrupted")])
+def test_a_run_that_waits_for_an_agent_is_not_called_interrupted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], coder: str, state: str
+) -> None:
+    begin_run(Workbench(Workspace(tmp_path), PYTHON), TASK, coder=coder).close()
+    assert main(["runs", "list", "--workspace", str(tmp_path)]) == 0
+    assert f"  {state}  " in capsys.readouterr().out
 
 
 def test_a_failed_run_says_where_and_why_and_not_to_resume_what_cannot_be_stitched(tmp_path: Path) -> None:

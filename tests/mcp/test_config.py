@@ -177,6 +177,25 @@ def test_what_is_accepted_comes_from_flags_variables_and_the_user_and_not_with_t
         load(tmp_path)
 
 
+def test_a_table_of_models_names_a_model_or_the_command_of_an_agent(tmp_path: Path) -> None:
+    user = tmp_path / "user" / "config.toml"
+    user.parent.mkdir()
+    user.write_text(
+        '[models.mine]\ncommand = "my-agent --acp"\n[models.far]\nmodel = "m"\n', encoding="utf-8"
+    )
+    models = load(tmp_path).models
+    assert (models["mine"].command, models["mine"].model) == ("my-agent --acp", "")
+    assert (models["far"].command, models["far"].model) == (None, "m")
+    user.write_text('[models.mine]\neffort = "high"\n', encoding="utf-8")
+    with pytest.raises(UsageError, match="has neither `model` nor `command`"):
+        load(tmp_path)
+    # A workspace may have come with the code that is to be run: no command is taken from it.
+    user.unlink()
+    (tmp_path / "stitch.toml").write_text('[models.mine]\ncommand = "evil"\n', encoding="utf-8")
+    with pytest.raises(UsageError, match="models"):
+        load(tmp_path)
+
+
 @given(st.text(max_size=40))
 def test_any_text_as_stitch_toml_gives_settings_or_a_usage_error(
     tmp_path_factory: pytest.TempPathFactory, text: str

@@ -19,7 +19,7 @@ from stitch_tools.errors import UsageError
 from stitch_tools.graph import capture_graph
 from stitch_tools.models.environment import Environment
 from stitch_tools.models.program import STITCHER, Program, ProgramFormat
-from stitch_tools.models.verdict import Check
+from stitch_tools.models.verdict import Check, Finding
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
@@ -39,7 +39,7 @@ class Model(torch.nn.Module):
         self.register_buffer("scale", torch.rand(6), persistent=False)
 
     def forward(self, x, shift):
-        return torch.cumsum(torch.relu(self.first(x)) * self.scale + shift, 1) * 2
+        return torch.logcumsumexp(torch.relu(self.first(x)) * self.scale + shift, 1) * 2
 
 
 def get_inputs():
@@ -61,8 +61,17 @@ print(before, count())
 Namespace = dict[str, Any]
 
 
-def certificate_of(reference: Path, folder: Path) -> tuple[Path, ProgramFormat]:
-    """A certificate, which nobody checked, of the program that the stitcher writes, and its format."""
+def certificate_of(
+    reference: Path, folder: Path, written: str = "", **found: Any
+) -> tuple[Path, ProgramFormat]:
+    """A certificate, which nobody checked, of a program, and its format.
+
+    Args:
+        reference: the task.
+        folder: where it goes.
+        written: a `ModelNew`; "" for the program that the stitcher writes.
+        found: fields of the check.
+    """
     store = Store(folder / "store")
     task = load_task(str(reference), workspace=reference.parent, store=store)
     interpreter = find_interpreter(sys.executable, folder)
@@ -71,17 +80,25 @@ def certificate_of(reference: Path, folder: Path) -> tuple[Path, ProgramFormat]:
         ReferenceServer(session, task, store) as server,
     ):
         facts = server.observe()
-        graph = capture_graph(server.child, task, facts, None)
+        graph = None if written else capture_graph(server.child, task, facts, None)
     sources = {file.path: store.get(file.sha256) for file in task.files}
-    stitched = stitch(task, facts, graph, make_plan(graph, facts, task, None), sources)
-    files = store.put_files(stitched.files)
-    program = Program(format=stitched.format, target="cpu", files=files, main=stitched.main, author=STITCHER)
+    if graph is None:
+        texts = {"program.py": written.encode()}
+        files = store.put_files(texts)
+        program = Program(format="kernelbench", target="cpu", files=files, main="program.py")
+    else:
+        stitched = stitch(task, facts, graph, make_plan(graph, facts, task, None), sources)
+        texts = stitched.files
+        files = store.put_files(texts)
+        program = Program(
+            format=stitched.format, target="cpu", files=files, main=stitched.main, author=STITCHER
+        )
     entries = {
         "task.json": task.canonical_json(),
         "facts.json": facts.canonical_json(),
         "program.json": program.canonical_json(),
         **{f"task/{path}": data for path, data in sources.items()},
-        **{f"program/{path}": data for path, data in stitched.files.items()},
+        **{f"program/{path}": data for path, data in texts.items()},
     }
     draft = Certificate(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -89,7 +106,7 @@ def certificate_of(reference: Path, folder: Path) -> tuple[Path, ProgramFormat]:
         task_id=task.task_id,
         program_id=program.program_id,
         target="cpu",
-        check=Check(program_id=program.program_id, task_id=task.task_id, status="accepted"),
+        check=Check(program_id=program.program_id, task_id=task.task_id, status="accepted", **found),
         bench=None,
         environment=Environment(stitch_version="test", platform="test"),
         files=(),
@@ -130,6 +147,85 @@ def partial(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model() -> Any:
     """Another instance of the partial program's reference."""
     return executed(PARTIAL)["Model"]()
+
+
+WRITTEN = """
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(8, 6)
+        self.register_buffer("scale", torch.rand(6))
+
+    def __call__(self, x, shift):
+        return [torch.logcumsumexp(torch.relu(self.first(x)) * self.scale + shift, 1) * 2]
+"""
+
+
+def test_what_a_check_found_of_shapes_and_containers_holds_for_the_loaded_program(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from stitch_tools.worker.program_module import ProgramError
+
+    (tmp_path / "model.py").write_text(PARTIAL, encoding="utf-8")
+    note = Finding(rule="other_container", severity="note", message="returns [tensor], the reference tensor")
+    path, _ = certificate_of(tmp_path / "model.py", tmp_path, WRITTEN, flags=("unguarded",), findings=(note,))
+    original = executed(PARTIAL)["Model"]()
+    loaded = stitch_mcp.load_program(path, weights=original)
+    x, shift = torch.randn(4, 8), torch.randn(4, 6)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(x, shift), original(x, shift))
+        with pytest.raises(ProgramError, match=r"input 0: made for float32\[4, 8\], given float32\[5, 8\]"):
+            loaded(torch.randn(5, 8), torch.randn(5, 6))
+    with pytest.raises(RuntimeError, match="no gradients"):
+        loaded(x.requires_grad_(), shift)
+
+
+NORM = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        return torch.relu(self.norm(x))
+
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+"""
+OWN_NORM = NORM.partition("\n\ndef")[0].replace("class Model", "class ModelNew")
+
+
+@pytest.mark.parametrize("written", ["", OWN_NORM], ids=["native", "python"])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_module_in_the_other_mode_is_refused_where_numbers_would_differ(
+    tmp_path: Path, mode: str, written: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "model.py").write_text(NORM, encoding="utf-8")
+    if mode == "eval":
+        (tmp_path / "model.task.toml").write_text(
+            'reference = "model.py"\n[contract]\nmode = "eval"\n', encoding="utf-8"
+        )
+    path, _ = certificate_of(tmp_path / "model.py", tmp_path, written)
+    model = executed(NORM)["Model"]().train(mode == "eval")
+    with pytest.raises(UsageError, match=f"{mode} mode; .* BatchNorm1d uses the statistics") as caught:
+        stitch_mcp.load_program(path, weights=model)
+    assert f"weights.{mode}()" in caught.value.hint
+    assert stitch_mcp.load_program(path, weights=model.state_dict()).training is (mode == "train")
+    model.train(mode == "train")
+    loaded, x = stitch_mcp.load_program(path, weights=model), torch.randn(4, 8)
+    loaded.train(mode == "train")
+    with pytest.warns(UserWarning, match=f"in {mode} mode, and stays in it"):
+        loaded.train(mode == "eval")
+    assert loaded.training is (mode == "train")
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -5,7 +5,10 @@ import re
 
 import pytest
 
+from stitch_mcp.certificates import CertificateView
+from stitch_mcp.printed_commands import bench_command
 from stitch_mcp.views.fact_tables import (
+    certificate_sections,
     check_sections,
     demo_sections,
     graph_sections,
@@ -15,7 +18,10 @@ from stitch_mcp.views.fact_tables import (
 from stitch_mcp.views.table import ReportSection, one_line, print_sections, render_text
 from stitch_planner.loop import SolveResult
 from stitch_planner.plan import Plan
-from stitch_tools.judge.memory import apply_sanitizers, skipped_sanitizers
+from stitch_tools.judge.memory import apply_sanitizers
+from stitch_tools.judge.memory.case import not_checked
+from stitch_tools.judge.memory.cpu import CPU_TOOLS
+from stitch_tools.models.acceptance import AcceptPolicy
 from stitch_tools.models.graph import Ceilings, Graph, GraphNode
 from stitch_tools.models.verdict import Bench, BenchOutcome, Check, CheckStatus
 
@@ -37,7 +43,7 @@ def test_a_long_message_is_cut_behind_a_word() -> None:
     assert one_line("matrix multiplication of tiles", 20) == "matrix..."
 
 
-class Terminal(io.StringIO):
+class TerminalStream(io.StringIO):
     def isatty(self) -> bool:
         return True
 
@@ -48,7 +54,7 @@ RUN = "20261121T104221.397-gated_mlp-d7cc9a1d"
 def on_a_terminal(section: ReportSection, columns: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
-    stream = Terminal()
+    stream = TerminalStream()
     print_sections([section], stream)
     return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in stream.getvalue().splitlines()]
 
@@ -71,9 +77,9 @@ def test_a_long_name_is_folded_where_it_would_leave_no_room(monkeypatch: pytest.
 
 def test_what_was_not_checked_has_one_label() -> None:
     check = Check(program_id="a" * 64, task_id="b" * 64, status="accepted")
-    check = apply_sanitizers(check, skipped_sanitizers("cpu", "a quick run"))
+    check = apply_sanitizers(check, [not_checked(tool, "no time left") for tool in CPU_TOOLS])
     sections = check_sections(check)
-    assert "not checked: memory and races (asan, ubsan, init, tsan): a quick run" in sections[-1].notes
+    assert "not checked: memory and races (asan, ubsan, init, tsan): no time left" in sections[-1].notes
     assert [section.title for section in sections] == [""]
 
 
@@ -93,6 +99,33 @@ def test_what_was_not_checked_for_the_same_reason_stands_in_one_line() -> None:
         "not checked: gradients",
         "not checked: races",
     ]
+
+
+CERTIFICATE = CertificateView(
+    path="c.stitch.zip",
+    certificate_id="c" * 64,
+    created_at="2026-11-27",
+    run_id="r",
+    task_id="b" * 64,
+    program_id="a" * 64,
+    target="cpu",
+    status="accepted",
+    flags=(),
+    counts=True,
+    policy=AcceptPolicy(),
+    outcome="faster",
+    speedup=2.0,
+    device="a CPU",
+    files=9,
+    claim="",
+    not_checked=("gradients",),
+)
+
+
+def test_what_a_certificate_left_out_is_told_from_what_running_it_again_does() -> None:
+    assert certificate_sections(CERTIFICATE)[0].notes[-1] == "not checked: gradients"
+    again = certificate_sections(CERTIFICATE, rerun=True)
+    assert again[0].notes[-1] == "not checked when certified: gradients"
 
 
 @pytest.mark.parametrize(("status", "words"), [("crashed", "--sanitize"), ("incorrect", "--json")])
@@ -126,11 +159,13 @@ def test_a_demonstration_says_that_it_was_a_quick_run() -> None:
     assert note.startswith("a quick run: fewest rounds, no sanitizers")
 
 
-def test_where_others_disturbed_a_run_its_last_line_is_the_command_to_repeat() -> None:
+def test_where_others_disturbed_a_run_its_last_line_is_the_command_that_times_it_again() -> None:
     disturbed = solved("inconclusive", disturbed=True)
-    again = "run it again on a quieter machine: "
-    assert solve_sections(disturbed, "stitch-mcp solve m.py")[-1].notes[-1] == again + "stitch-mcp solve m.py"
-    assert solve_sections(disturbed)[-1].notes[-1] == again + "solve the reference anew"
+    again = "only time it again when it is quieter: "
+    command = bench_command("m.py", "r", overrides=("rtol=1e-4",), workspace="a b")
+    assert command.endswith("bench --quick m.py r --set rtol=1e-4 --workspace 'a b'")
+    assert solve_sections(disturbed, command)[-1].notes[-1].endswith(again + command)
+    assert solve_sections(disturbed)[-1].notes[-1].endswith("bench --quick REFERENCE r")
     others = (
         solved("inconclusive", disturbed=False),
         solved("inconclusive"),

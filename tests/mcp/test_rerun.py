@@ -1,4 +1,4 @@
-"""When a re-run counts as reaching a certificate's speed-up."""
+"""When a re-run counts as reaching a certificate's speedup."""
 
 import pytest
 

@@ -5,7 +5,7 @@ from stitch_mcp.views.table import render_text
 from stitch_planner.loop import SolveResult
 from stitch_tools.judge.verdict import verdict_of
 from stitch_tools.models.acceptance import AcceptPolicy
-from stitch_tools.models.verdict import REFERENCE_VARIES, Bench, Check, Finding
+from stitch_tools.models.verdict import REFERENCE_VARIES, Bench, Check, Finding, Timing
 
 
 def test_a_program_that_cannot_run_here_says_so_once_and_where_it_lies() -> None:
@@ -87,6 +87,12 @@ def test_what_was_not_timed_names_no_device_and_no_figure() -> None:
     assert "outcome: unmeasured" in text
     assert "no device" not in text
     assert "ratios" not in text
+
+
+def test_medians_of_a_busy_machine_are_marked() -> None:
+    rows = (Timing(name="program", latency_us=1.0), Timing(name="eager", latency_us=2.0, disturbed=True))
+    bench = Bench(program_id="a" * 64, task_id="b" * 64, outcome="inconclusive", timings=rows)
+    assert [row[0] for row in bench_sections(bench)[0].rows] == ["program", "eager (disturbed)"]
 
 
 def test_what_keeps_an_accepted_program_from_counting_is_said_with_the_way_to_accept_it() -> None:

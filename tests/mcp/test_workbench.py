@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from stitch_mcp.config import configure
 from stitch_mcp.workbench import find_task, open_workbench
+from stitch_tools.errors import UsageError
 
 REFERENCE = """
 import torch
@@ -36,3 +39,15 @@ def test_a_known_reference_is_not_observed_again_unless_torch_is_another(tmp_pat
         with workbench.observed(session, task, older) as (_, anew):
             assert anew.torch_version == facts.torch_version
     assert said == ["observing the reference", "loading the reference", "observing the reference"]
+
+
+def test_the_time_of_a_bench_s_rounds_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STITCH_BENCH_BUDGET_S", raising=False)
+    assert open_workbench(configure({"workspace": str(tmp_path)})).bench_budget_s == 60.0
+    (tmp_path / "stitch.toml").write_text("bench-budget-s = 20\n", encoding="utf-8")
+    assert open_workbench(configure({"workspace": str(tmp_path)})).bench_budget_s == 20.0
+    monkeypatch.setenv("STITCH_BENCH_BUDGET_S", "7.5")
+    assert open_workbench(configure({"workspace": str(tmp_path)})).bench_budget_s == 7.5
+    monkeypatch.setenv("STITCH_BENCH_BUDGET_S", "0")
+    with pytest.raises(UsageError, match="above 0"):
+        configure({"workspace": str(tmp_path)})

@@ -5,16 +5,30 @@ from pathlib import Path
 
 import pytest
 
-from stitch_planner.join import certify_program, joined, known_of, require_correct
+from stitch_planner.join import certify_program, joined, known_of, reopen, require_correct
 from stitch_planner.opening import begin_run
 from stitch_planner.plan import Plan
-from stitch_planner.policy import decide
-from stitch_planner.runs.recorder import OUTSIDE, record_bench, record_build, record_check, record_program
+from stitch_planner.policy import decide, open_step
+from stitch_planner.runs.recorder import (
+    OUTSIDE,
+    record_bench,
+    record_build,
+    record_check,
+    record_end,
+    record_program,
+)
 from stitch_planner.runs.run import Run, Workspace, read_state, started
-from stitch_planner.runs.run_events import RunFinished, RunResumed, RunStopped
+from stitch_planner.runs.run_events import (
+    GraphCaptured,
+    PlanMade,
+    ReferenceObserved,
+    RunFinished,
+    RunResumed,
+    RunStopped,
+)
 from stitch_planner.workbench import Workbench
 from stitch_tools.errors import LockedError, StoreError, UsageError
-from stitch_tools.models.program import Build, Program
+from stitch_tools.models.program import STITCHER, Build, Program
 from stitch_tools.models.task import Task
 from stitch_tools.models.verdict import Bench, Check, Ratio
 from stitch_tools.run.interpreter import Interpreter
@@ -227,3 +241,29 @@ def test_the_next_program_of_a_run_whose_only_one_is_wrong_is_the_stitcher_s(
         judge(run, bad, "incorrect")
         next_one = decide(run.state, rounds_left=1)
     assert (next_one.decision, next_one.program_id) == ("next_step", good.program_id)
+
+
+@pytest.mark.parametrize("author", ["", STITCHER])
+def test_a_finished_run_is_reopened_once_for_a_program_of_the_stitcher(
+    workspace: Workspace, run_id: str, author: str
+) -> None:
+    own = program(workspace, "a").model_copy(update={"author": author})
+    with joined(workspace, run_id) as run:
+        assert not reopen(run), "it is not finished"
+        run.record(ReferenceObserved(facts="0" * 64))
+        run.record(GraphCaptured(graph="0" * 64, ceilings=None, source="export"))
+        run.record(PlanMade(plan="0" * 64, steps=1))
+        judge(run, own, "accepted")
+        record_bench(run, own, bench(own, 2.0))
+        evidence = known_of(run, own.program_id)
+        assert evidence is not None
+        record_end(run, evidence)
+        assert open_step(run.state) is None
+        assert reopen(run) is (author != STITCHER)
+        assert open_step(run.state) == ("program" if author != STITCHER else None)
+        assert run.state.best is not None, "what is known of its program stays"
+        stitched = program(workspace, "b").model_copy(update={"author": STITCHER})
+        judge(run, stitched, "accepted")
+        record_bench(run, stitched, bench(stitched, 1.5))
+        made = decide(run.state, rounds_left=0)
+    assert (made.decision, made.program_id) == ("accept", own.program_id)

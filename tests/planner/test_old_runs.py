@@ -11,8 +11,9 @@ import pytest
 
 from stitch_planner.runs.recorder import record_program
 from stitch_planner.runs.run import Run, Workspace, lost_step, read_attempts, read_state
-from stitch_planner.runs.run_events import ProgramWritten
+from stitch_planner.runs.run_events import BenchFinished, CheckFinished, ProgramWritten, RunResumed
 from stitch_tools.models.program import Program
+from stitch_tools.models.verdict import Bench, Check
 
 DATA = Path(__file__).parents[1] / "data/run-0.1"
 
@@ -25,11 +26,15 @@ def workspace(tmp_path: Path) -> Workspace:
 
 def test_an_old_run_replays_to_one_attempt(workspace: Workspace) -> None:
     folder = workspace.run_folder("last")
-    for state in (read_state(folder), read_attempts(folder, workspace.store)):
-        (attempt,) = state.attempts
-        assert state.current == state.best == state.result == attempt
-        assert (attempt.status, attempt.counts, attempt.round, attempt.author) == ("accepted", True, 0, "")
-        assert (state.status, state.certificate is not None) == ("accepted", True)
+    unread = read_state(folder)
+    assert unread.best is None, "its events hold no verdict"
+    state = read_attempts(folder, workspace.store)
+    (attempt,) = state.attempts
+    assert state.current == state.best == state.result == attempt
+    assert unread.result is not None
+    assert unread.result.program_id == attempt.program_id
+    assert (attempt.status, attempt.counts, attempt.round, attempt.author) == ("accepted", True, 0, "")
+    assert (state.status, state.certificate is not None) == ("accepted", True)
     assert attempt.bench is not None
     assert attempt.bench.safe_speedup is not None, "what its events lack comes from the evidence"
     assert attempt.bench.speedup is not None
@@ -53,3 +58,19 @@ def test_an_old_run_takes_further_programs(workspace: Workspace) -> None:
     assert (state.best, state.current, state.finished) == (first, second, None)
     assert isinstance(second.program, ProgramWritten)
     assert (run.folder / "rounds/001/program/program.cpp").read_bytes() == b"int x;"
+
+
+def test_an_old_partial_program_does_not_count_nor_when_its_timing_is_lost(tmp_path: Path) -> None:
+    name, store = "a" * 64, Workspace(tmp_path).store
+    check = Check(program_id=name, task_id="t", status="accepted", flags=("partial",))
+    bench = Bench(program_id=name, task_id="t", outcome="faster")
+    run = Run(tmp_path / "run", store)
+    run.record(ProgramWritten(program="b" * 64, program_id=name))
+    # Events of versions without verdicts: `counts` is None.
+    run.record(CheckFinished(program_id=name, check=store.put_fact(check), status="accepted"))
+    run.record(BenchFinished(program_id=name, bench=store.put_fact(bench), outcome="faster"))
+    assert run.state.best is None
+    run.record(RunResumed(step="bench", program_id=name))
+    (attempt,) = run.state.attempts
+    assert (attempt.bench, attempt.accepted, attempt.counts) == (None, True, False)
+    run.close()

@@ -34,7 +34,7 @@ def get_init_inputs():
 CASES = {
     "a constant of the module": (
         "self.mask = torch.ones(6, 6).tril().bool()",
-        "return torch.cumsum(x @ x.T, 1).masked_fill(~self.mask, float('-inf')).softmax(1) * 2",
+        "return torch.logcumsumexp(x @ x.T, 1).masked_fill(~self.mask, float('-inf')).softmax(1) * 2",
     ),
     "a constant of forward": (
         "",
@@ -42,16 +42,16 @@ CASES = {
     ),
     "a constant without elements": (
         "self.none = torch.zeros(0, 8)",
-        "return torch.cumsum(torch.cat([torch.cummax(torch.relu(x), 0).values, self.none]), 0) + 1",
+        "return torch.logcumsumexp(torch.cat([torch.cummax(torch.relu(x), 0).values, self.none]), 0) + 1",
     ),
     "buffers outside the state dict": (
         "self.register_buffer('order', torch.tensor([3, 1, 0]), persistent=False);"
         " self.register_buffer('scale', torch.arange(8.0), persistent=False)",
-        "return torch.cumsum(x * self.scale, 1).index_select(1, self.order) + 1",
+        "return torch.logcumsumexp(x * self.scale, 1).index_select(1, self.order) + 1",
     ),
     "a weight of two modules": (
         "self.a, self.b = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8); self.b.weight = self.a.weight",
-        "return self.b(torch.cumsum(self.a(x), dim=1))",
+        "return self.b(torch.logcumsumexp(self.a(x), dim=1))",
     ),
     "dimensions and flags": (
         "",

@@ -131,16 +131,23 @@ def test_predictions_follow_bytes_operations_and_launches() -> None:
 def test_what_has_no_template_stays_with_pytorch_and_says_why() -> None:
     class Odd(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.cumsum(torch.exp(x), dim=1) + 1
+            return torch.logcumsumexp(torch.exp(x), dim=1) + 1
 
     plan = planned(Odd(), torch.randn(4, 9))
     eager = [step for step in plan.steps if step.kind == "eager"]
-    assert [step.ops for step in eager] == [("cumsum",)]
-    assert "no template for aten.cumsum" in eager[0].note
-    assert any("cumsum" in note for note in plan.notes)
+    assert [step.ops for step in eager] == [("logcumsumexp",)]
+    assert "no template for aten.logcumsumexp" in eager[0].note
+    assert any("logcumsumexp" in note for note in plan.notes)
 
 
 def test_equal_graphs_give_equal_plans(tmp_path: Path) -> None:
     x = torch.randn(8, 64)
     block = Block()
     assert planned(block, x).canonical_json() == planned(block, x).canonical_json()
+
+
+def test_a_recurrent_layer_that_drops_values_is_told_of_the_eval_mode() -> None:
+    layer = nn.GRU(8, 8, num_layers=2, dropout=0.5)
+    (note,) = [note for note in planned(layer, torch.randn(3, 2, 8)).notes if "stays with PyTorch" in note]
+    assert note.endswith('for inference write mode = "eval" under [contract] in the task file')
+    assert not [row for row in planned(layer.eval(), torch.randn(3, 2, 8)).notes if "dropout" in row]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stitch_planner.policy import decide, open_step, rounds_left
+from stitch_planner.policy import decide, open_step
 from stitch_planner.runs.run_events import (
     BenchFinished,
     BuildFinished,
@@ -18,6 +18,8 @@ from stitch_planner.runs.run_events import (
     RunStarted,
 )
 from stitch_planner.runs.state import State
+from stitch_planner.search import stale_rounds
+from stitch_planner.stitcher_coder import StitcherCoder
 from stitch_tools.models.program import STITCHER
 
 PREPARED = (
@@ -46,6 +48,7 @@ def judged(
     speedup: float | None = 2.0,
     timed: bool = True,
     author: str = "outside",
+    cpu_speedup: float | None = None,
 ) -> State:
     """The state after a program was written, built, checked and timed."""
     state = state.after(ProgramWritten(program=name, program_id=name, author=author))
@@ -63,6 +66,7 @@ def judged(
             counts=counts,
             speedup=speedup,
             safe_speedup=safe,
+            cpu_speedup=cpu_speedup,
         )
     )
 
@@ -76,11 +80,32 @@ def five() -> State:
     return judged(state, "e", speedup=2.0, author=STITCHER)
 
 
+def test_where_no_time_is_certain_cpu_time_says_which_is_best() -> None:
+    state = judged(judged(begun(), "a", speedup=None, cpu_speedup=1.5), "b", speedup=None, cpu_speedup=2.5)
+    assert state.best is not None
+    assert state.best.program_id == "b"
+    certain = judged(state, "c", speedup=0.9)
+    assert certain.best is not None
+    assert certain.best.program_id == "c", "a time that is certain comes first, however slow"
+
+
+def test_a_model_mends_two_wrong_programs_and_then_improves_the_best() -> None:
+    state = judged(begun(), "a")
+    seen: list[str] = []
+    for name in ("b", "c", "d"):
+        state = judged(state, name, status="incorrect", counts=False, speedup=None, author="m")
+        made = decide(state, rounds_left=2, refines=True)
+        seen.append(f"{made.decision} {made.program_id}")
+    assert seen == ["fix b", "fix c", "optimize a"]
+    assert decide(state, rounds_left=0, refines=True).decision == "accept"
+    assert stale_rounds(state, "m") == 3
+
+
 def test_the_best_attempt_is_the_fastest_that_counts() -> None:
     state = five()
     assert [row.round for row in state.attempts] == [0, 1, 2, 3, 4]
     assert (state.best and state.best.program_id, state.current and state.current.program_id) == ("c", "e")
-    made = decide(state, rounds_left=rounds_left(state))
+    made = decide(state, rounds_left=StitcherCoder().rounds_left(state))
     assert (made.decision, made.program_id) == ("accept", "c")
     assert made.reason == (
         "program c is the fastest of 3 programs that count, with 2.90 times eager at the lower end of its "
@@ -129,11 +154,11 @@ def test_a_decision_follows_from_the_evidence(
 
 
 def test_the_stitcher_has_one_round_in_a_run() -> None:
-    assert rounds_left(judged(begun(), "a")) == 1
-    assert rounds_left(judged(begun(), "a", author=STITCHER)) == 0
+    assert StitcherCoder().rounds_left(judged(begun(), "a")) == 1
+    assert StitcherCoder().rounds_left(judged(begun(), "a", author=STITCHER)) == 0
     # Older runs did not record the author.
-    assert rounds_left(judged(begun(coder=STITCHER), "a", author="")) == 0
-    assert rounds_left(judged(begun(coder=STITCHER), "a", author="outside")) == 1
+    assert StitcherCoder().rounds_left(judged(begun(coder=STITCHER), "a", author="")) == 0
+    assert StitcherCoder().rounds_left(judged(begun(coder=STITCHER), "a", author="outside")) == 1
 
 
 def test_each_event_leads_to_the_next_step() -> None:

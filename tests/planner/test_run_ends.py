@@ -1,10 +1,15 @@
 """However a solve ends, its log says so, and resuming does what is left."""
 
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stitch_planner.budget import Budget
+from stitch_planner.context import RunContext
+from stitch_planner.handlers import HANDLERS
 from stitch_planner.loop import solve
 from stitch_planner.opening import SolveRequest
 from stitch_planner.runs.run import RunSummary, Workspace, read_state, summarize
@@ -124,6 +129,30 @@ def test_a_spent_time_limit_leaves_an_open_run_that_names_it(tmp_path: Path) -> 
     assert [event.kind for event in events(tmp_path)] == ["run_started", "run_stopped"]
     assert events(tmp_path)[-1].payload["code"] == "budget"
     assert (listed(tmp_path).status, listed(tmp_path).message) == ("open", error.value.message)
+
+
+def test_a_time_limit_that_ends_in_the_timing_still_gives_the_program_and_its_times(tmp_path: Path) -> None:
+    def late_bench(context: RunContext) -> None:
+        with pytest.raises(BudgetError, match="time limit"):
+            Budget(end_s=0.0).check(context.run)
+        context.workbench = replace(context.workbench, deadline_s=time.monotonic())
+        HANDLERS["bench"](context)
+
+    def late_decision(context: RunContext) -> None:
+        Budget(end_s=0.0).check(context.run)
+        HANDLERS["decision"](context)
+
+    handlers = {**HANDLERS, "bench": late_bench, "decision": late_decision}
+    result = solve(request(tmp_path), handlers=handlers)
+
+    assert result.status == "accepted"
+    assert result.bench is not None
+    times = {row.name: row.throughput_us for row in result.bench.timings}
+    assert times["program"] is not None
+    assert times["eager"] is not None
+    assert times["compile:default"] is None
+    note = next(row.note for row in result.bench.timings if row.name == "compile:default")
+    assert "time limit" in note
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ class Library(nn.Module):
         return masked, functional.scaled_dot_product_attention(q, k, k, is_causal=True, scale=0.3)
 
 
-@pytest.mark.parametrize("kind", sampled(("fill", "add", "plain"), 2))
+@pytest.mark.parametrize("kind", sampled(("fill", "add", "plain"), 3))
 def test_attention_that_is_written_out(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     check(WrittenOut(kind).eval(), [torch.randn(2, 13, 24), torch.randn(3, 13, 13)], tmp_path, {"attention"})

@@ -88,7 +88,7 @@ from torch.nn import functional as F
 class Model(torch.nn.Module):
     def forward(self, x, mean, var):
         old = x.clone()
-        x[:, 1:3] = torch.cumsum(x, 1)[:, :2]
+        x[:, 1:3] = torch.logcumsumexp(x, 1)[:, :2]
         normal = F.batch_norm(x, mean, var, training=True)
         return torch.exp(normal), old, x
 
@@ -113,3 +113,28 @@ def test_a_program_for_a_gpu_writes_to_the_inputs_memory(target: str) -> None:
     task = Task(name="case", files=(), main="case.py", target=target)
     text = stitch(task, NO_FACTS, graph, make_plan(graph, NO_FACTS, task, None)).files["program.cu"].decode()
     assert "written<float>(0)" in text
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning")
+def test_a_library_call_on_an_empty_tensor_stays_with_pytorch(tmp_path: Path) -> None:
+    text = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(0, 4, 3, padding=1), nn.Linear(8, 0)
+
+    def forward(self, x):
+        y = torch.relu(self.conv(x))
+        return y, self.linear(y)
+
+
+def get_inputs():
+    return [torch.randn(2, 0, 8, 8)]
+"""
+    case = shared(text, ["tuple", "leaf", "leaf"], tmp_path)
+    for actual, expected in zip(case.computed(*case.inputs), case.module(*case.inputs), strict=True):
+        torch.testing.assert_close(actual, expected)

@@ -12,6 +12,7 @@ from torch.nn import functional
 from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.testing import OnHost, lowered
 from tests.planner.stitch_support import Built, made
+from tests.sampling import sampled
 
 Function = Callable[..., torch.Tensor]
 
@@ -124,15 +125,19 @@ def difference(
     return f"{name} ({int(wrong.sum())}): " + "; ".join(cases) if cases else ""
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
+FUNCTIONS = {1: (ONE, VALUES), 2: (TWO, VALUES), 3: (THREE, FEW)}
+"""By the number of operands."""
+
+
 @pytest.mark.parametrize(
-    ("functions", "values", "count"),
-    [(ONE, VALUES, 1), (TWO, VALUES, 2), (THREE, FEW, 3)],
-    ids=["one", "two", "three"],
+    ("count", "target"),
+    sampled(
+        ((count, target) for count in FUNCTIONS for target in ("cpu", "cuda")),
+        [(1, "cpu"), (2, "cpu"), (2, "cuda"), (3, "cuda")],
+    ),
 )
-def test_special_operands_give_what_they_give_in_pytorch(
-    functions: dict[str, Function], values: Sequence[float], count: int, target: str, tmp_path: Path
-) -> None:
+def test_special_operands_give_what_they_give_in_pytorch(count: int, target: str, tmp_path: Path) -> None:
+    functions, values = FUNCTIONS[count]
     module, given = Each(list(functions.values())), combined(values, count)
     if target == "cpu":
         ours = Built(made(module, given).stitched, module, tmp_path)(given)

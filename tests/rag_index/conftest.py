@@ -1,5 +1,7 @@
 """A made-up toolkit: headers in the style of the real ones, of which nothing is copied."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,10 +153,9 @@ def libraries_without_driver() -> tuple[library_errors.ErrorLibrary, ...]:
     return tuple(replace(teller, folders=()) for teller in library_errors.ERROR_LIBRARIES)
 
 
-@pytest.fixture
-def toolkit(tmp_path: Path) -> Root:
+def write_toolkit(folder: Path) -> Root:
     """An include folder with the made-up headers."""
-    include = tmp_path / "toolkit" / "include"
+    include = folder / "toolkit" / "include"
     for name, text in (
         ("cuda_runtime_api.h", RUNTIME),
         ("driver_types.h", TYPES),
@@ -167,6 +168,25 @@ def toolkit(tmp_path: Path) -> Root:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return Root(include, "CUDA toolkit")
+
+
+@pytest.fixture
+def toolkit(tmp_path: Path) -> Root:
+    """An include folder with the made-up headers, for this test alone."""
+    return write_toolkit(tmp_path)
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> Path:
+    """An interpreter without packages, which would be read for seconds."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    return tmp_path / "bare" / "bin" / "python"
+
+
+@pytest.fixture
+def no_packages(bare_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target interpreter has no packages."""
+    monkeypatch.setenv("STITCH_PYTHON", str(bare_python))
 
 
 @pytest.fixture

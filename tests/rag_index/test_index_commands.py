@@ -83,7 +83,11 @@ def test_build_status_and_clear_work_on_a_toolkit_that_cuda_home_names(
 
 
 def test_a_build_that_could_make_no_vectors_ends_with_the_code_of_what_is_missing(
-    capsys: pytest.CaptureFixture[str], toolkit: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    toolkit: Root,
+    tmp_path: Path,
+    no_packages: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUDA_HOME", str(toolkit.folder.parent))
     monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(tmp_path / "nowhere"))
@@ -110,7 +114,11 @@ def test_an_interpreter_that_is_named_and_does_not_run_is_an_error_and_takes_not
 
 
 def test_the_packages_of_the_interpreter_that_was_named_stay_until_another_is(
-    capsys: pytest.CaptureFixture[str], toolkit: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    toolkit: Root,
+    tmp_path: Path,
+    bare_python: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def search() -> str:
         out = run(capsys, "search", "wheelOnly", "--cache-dir", cache, "--json")[1]
@@ -132,7 +140,7 @@ def test_the_packages_of_the_interpreter_that_was_named_stay_until_another_is(
         found = json.loads(run(capsys, "status", "--cache-dir", cache, "--json")[1])
         assert (found["fresh"], found["python"]) == (True, str(python)), arguments
         assert search() == "exact"
-    run(capsys, "build", "--python", sys.executable, "--cache-dir", cache, "--json")
+    run(capsys, "build", "--python", str(bare_python), "--cache-dir", cache, "--json")
     assert search() != "exact"
 
 
@@ -230,9 +238,9 @@ def test_the_packages_of_an_interpreter_with_torch_count_before_those_of_one_wit
 
 
 def test_a_build_says_whose_packages_it_read(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, bare_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    code, out = run(capsys, "build", "--cache-dir", str(tmp_path / "cache"), "--python", sys.executable)
+    code, out = run(capsys, "build", "--cache-dir", str(tmp_path / "cache"), "--python", str(bare_python))
     assert code == 0
-    assert f"packages of {sys.executable} (--python names another)" in out
+    assert f"packages of {bare_python} (--python names another)" in out

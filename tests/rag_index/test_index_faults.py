@@ -31,12 +31,6 @@ def failing(error: Exception) -> Callable[..., NoReturn]:
     return fails
 
 
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits long for a lock that a test holds."""
-    monkeypatch.setattr("stitch_rag.store._BUSY_MS", 20)
-
-
 @pytest.fixture
 def guide(place: IndexLocation, tmp_path: Path) -> Path:
     """A page that was added."""
@@ -249,13 +243,10 @@ def test_what_a_killed_clear_left_is_removed(index: Path, place: IndexLocation, 
     assert [path.name for path in place.folder.parent.iterdir()] == []
 
 
-def test_a_builder_that_waits_for_another_says_so(
-    place: IndexLocation, toolkit: Root, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stitch_rag.build._LOCK_WAIT_S", 0.0)
+def test_a_builder_that_waits_for_another_says_so(place: IndexLocation, toolkit: Root) -> None:
     said: list[str] = []
     with FileLock(place.lock, purpose="another build"), pytest.raises(StoreError, match="another build"):
-        build_index(place, roots=[toolkit], progress=said.append)
+        build_index(place, roots=[toolkit], lock_wait_s=0.0, progress=said.append)
     assert "another build" in said[0]
 
 

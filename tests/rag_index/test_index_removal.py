@@ -85,6 +85,7 @@ def test_where_nothing_was_added_nothing_is_removed(place: IndexLocation) -> Non
     assert caught.value.hint == "no page was added at all"
 
 
+@pytest.mark.usefixtures("no_packages")
 def test_the_command_removes_builds_and_says_when_there_is_nothing_to_remove(
     place: IndexLocation,
     toolkit: Root,
@@ -93,7 +94,6 @@ def test_the_command_removes_builds_and_says_when_there_is_nothing_to_remove(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUDA_HOME", str(toolkit.folder.parent))
-    monkeypatch.setattr("stitch_mcp.documentation._target", lambda _, earlier: ([], None))
     cache = ("--cache-dir", str(place.folder.parent))
     assert main(["index", "status", *cache]) == 0
     assert f"added page: {folder / 'boxes.md'}" in capsys.readouterr().out.replace("\n", "")

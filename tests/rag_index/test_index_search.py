@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stitch_rag import library_errors
 from stitch_rag.build import build_index
 from stitch_rag.chunks import Chunk
 from stitch_rag.index_location import IndexLocation
@@ -21,12 +22,17 @@ from stitch_rag.tokens import index_words, parts, stem
 from stitch_tools import __version__
 from stitch_tools.errors import UsageError
 from stitch_tools.models.sanitizer import SanitizerFinding
+from tests.rag_index.conftest import libraries_without_driver, write_toolkit
 
 
-@pytest.fixture
-def reader(toolkit: Root, place: IndexLocation) -> Iterator[Reader]:
-    build_index(place, roots=[toolkit])
-    reader = Reader(place.folder.parent)
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """The index of the made-up toolkit, which a search does not change."""
+    folder = tmp_path_factory.mktemp("searched")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library_errors, "ERROR_LIBRARIES", libraries_without_driver())
+        build_index(IndexLocation(folder), roots=[write_toolkit(folder)])
+    reader = Reader(folder)
     yield reader
     reader.close()
 
@@ -599,11 +605,11 @@ def test_long_names_and_paths_count_for_the_size_bound(tokens: int) -> None:
         ),
     ],
 )
-def test_what_compilers_and_sanitizers_say_leads_to_its_advice(query: str, slug: str, tmp_path: Path) -> None:
-    reader = Reader(tmp_path)
-    hit = reader.search(query).hits[0]
+def test_what_compilers_and_sanitizers_say_leads_to_its_advice(
+    shared_reader: Reader, query: str, slug: str
+) -> None:
+    hit = shared_reader.search(query).hits[0]
     assert slug in hit.aliases
-    reader.close()
 
 
 def test_words_that_only_a_way_to_ask_holds_are_no_sure_hit(reader: Reader) -> None:

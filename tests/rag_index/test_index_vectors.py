@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from stitch_rag.index_location import IndexLocation
 from stitch_rag.reader import Reader
 from stitch_rag.search import Filters
 from stitch_rag.sources import Root
-from stitch_rag.vectors.adapter import adapter_for, sample_of
+from stitch_rag.vectors.adapter import MINILM_CUDA, adapter_for, sample_of
 from stitch_rag.vectors.client import START_S, VectorChild
 from stitch_rag.vectors.embed import embedded_texts, vectors_of, worth_embedding
 from stitch_rag.vectors.embedder import LocalModel
@@ -66,16 +67,14 @@ def test_the_adapter_is_for_one_model_and_brings_what_is_asked_for_alike_togethe
     assert ahead(after) > ahead(before.tolist())
 
 
-def test_another_model_gets_no_adapter_and_one_that_gets_it_has_another_fingerprint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_model_gets_no_adapter_and_one_that_gets_it_has_another_fingerprint(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     assert adapter_for(tmp_path) is None
     before = folder_fingerprint(tmp_path)
     fits = hashlib.sha256(sample_of(tmp_path / "model.safetensors")).hexdigest()
-    monkeypatch.setattr("stitch_rag.vectors.adapter._FITS", fits)
-    assert adapter_for(tmp_path)
-    assert folder_fingerprint(tmp_path) != before
+    fitting = replace(MINILM_CUDA, fits=fits)
+    assert adapter_for(tmp_path, fitting)
+    assert folder_fingerprint(tmp_path, fitting) != before
 
 
 def test_weights_that_differ_in_their_middle_have_another_fingerprint(tmp_path: Path) -> None:
@@ -86,16 +85,14 @@ def test_weights_that_differ_in_their_middle_have_another_fingerprint(tmp_path: 
     assert folder_fingerprint(tmp_path) != before
 
 
-def test_a_damaged_adapter_leaves_the_model_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_adapter_leaves_the_model_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     before = folder_fingerprint(tmp_path)
     fits = hashlib.sha256(sample_of(tmp_path / "model.safetensors")).hexdigest()
-    monkeypatch.setattr("stitch_rag.vectors.adapter._FITS", fits)
-    monkeypatch.setattr("stitch_rag.vectors.adapter._HASH", "0" * 64)
-    assert adapter_for(tmp_path) is None
-    monkeypatch.setattr("stitch_rag.vectors.adapter.FILE", "none.safetensors")
-    assert adapter_for(tmp_path) is None
-    assert folder_fingerprint(tmp_path) == before
+    fitting = replace(MINILM_CUDA, fits=fits)
+    for damaged in (replace(fitting, sha256="0" * 64), replace(fitting, file="none.safetensors")):
+        assert adapter_for(tmp_path, damaged) is None
+        assert folder_fingerprint(tmp_path, damaged) == before
 
 
 def test_another_text_of_an_entry_has_another_vector() -> None:

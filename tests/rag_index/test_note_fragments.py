@@ -11,11 +11,14 @@ import pytest
 from stitch_rag.language import language_chunks
 from stitch_rag.notes import Note, load_notes
 from stitch_rag.sources import find_headers, find_roots
+from stitch_tools.compile.cpp import BASE
 from stitch_tools.compile.headers import find_cublas
 from stitch_tools.compile.toolchain import find_nvcc
 from stitch_tools.errors import EnvironmentMissingError
 
-NOTES = load_notes()
+ALL_NOTES = load_notes()
+CPU_NOTES = [note for note in ALL_NOTES if "cpu" in note.architectures]
+NOTES = [note for note in ALL_NOTES if note not in CPU_NOTES]
 OPTIONAL = {"cublasLt.h": "cublaslt", "cublas_v2.h": "cublas", "cudnn.h": "cudnn"}
 """Headers that a toolkit may lack."""
 
@@ -65,7 +68,17 @@ def compile_source(text: str, archs: tuple[str, ...], folder: Path) -> None:
 
 def test_there_are_at_least_forty_notes_with_code_in_each() -> None:
     assert len(NOTES) >= 40
-    assert all(note.fragments and note.architectures and note.symbols for note in NOTES)
+    assert all(note.fragments and note.architectures and note.symbols for note in ALL_NOTES)
+
+
+def test_the_fragments_for_cpus_compile_as_programs_are_built(tmp_path: Path) -> None:
+    assert len(CPU_NOTES) >= 5
+    assert all(note.architectures == ("cpu",) for note in CPU_NOTES)
+    source = tmp_path / "notes.cpp"
+    source.write_text(one_file(CPU_NOTES), encoding="utf-8")
+    command = ["g++", *BASE, "-Wall", "-Werror", "-c", "-o", str(tmp_path / "notes.o"), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 def test_a_gain_has_its_source() -> None:

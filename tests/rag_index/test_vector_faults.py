@@ -25,8 +25,8 @@ from stitch_rag.pages import add_pages
 from stitch_rag.reader import Reader
 from stitch_rag.sources import Root
 from stitch_rag.store import IndexStore
-from stitch_rag.vectors import embed
 from stitch_rag.vectors.client import START_S, VectorChild
+from stitch_rag.vectors.embed import follow
 from stitch_rag.vectors.meaning import (
     ENDED,
     KILLED,
@@ -138,7 +138,7 @@ class SentenceTransformer:
 QUESTION = "stow crates and cartons on a rack"
 
 
-class Workbench:
+class VectorSetup:
     """An index with vectors, its toolkit and its model."""
 
     def __init__(self, place: IndexLocation, toolkit: Root, model: Path) -> None:
@@ -157,7 +157,9 @@ class Workbench:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, place: IndexLocation, toolkit: Root, monkeypatch: pytest.MonkeyPatch) -> Workbench:
+def setup(
+    tmp_path: Path, place: IndexLocation, toolkit: Root, monkeypatch: pytest.MonkeyPatch
+) -> VectorSetup:
     """Everything with the stand-ins."""
     for name, text in (("chromadb", CHROMADB), ("sentence_transformers", TRANSFORMERS)):
         (tmp_path / "packages" / name).mkdir(parents=True)
@@ -168,7 +170,7 @@ def desk(tmp_path: Path, place: IndexLocation, toolkit: Root, monkeypatch: pytes
     (model / "config.json").write_text("{}", encoding="utf-8")
     monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(model))
     monkeypatch.delenv("STITCH_EMBEDDING_URL", raising=False)
-    return Workbench(place, toolkit, model)
+    return VectorSetup(place, toolkit, model)
 
 
 def ended(child: int) -> None:
@@ -180,82 +182,82 @@ def ended(child: int) -> None:
             return
 
 
-def test_with_vectors_a_question_is_answered_by_meaning_too(desk: Workbench) -> None:
-    assert desk.build().vectors
-    status = index_status(desk.place, roots=[desk.toolkit])
+def test_with_vectors_a_question_is_answered_by_meaning_too(setup: VectorSetup) -> None:
+    assert setup.build().vectors
+    status = index_status(setup.place, roots=[setup.toolkit])
     assert status.vectors > 0
     assert status.notices == ()
-    reader = desk.reader()
+    reader = setup.reader()
     assert reader.search(QUESTION).mode == "fused"
     reader.close()
 
 
-def test_the_first_question_is_not_the_first_that_its_process_answers(desk: Workbench) -> None:
-    desk.build()
-    log = desk.place.vectors / "questions"
+def test_the_first_question_is_not_the_first_that_its_process_answers(setup: VectorSetup) -> None:
+    setup.build()
+    log = setup.place.vectors / "questions"
     log.unlink(missing_ok=True)
-    reader = desk.reader()
+    reader = setup.reader()
     assert reader.search(QUESTION).mode == "fused"
     reader.close()
     assert log.read_text(encoding="utf-8") == "xx", "one to warm up, one that was asked"
 
 
-def test_after_a_build_meaning_knows_what_is_new(desk: Workbench, tmp_path: Path) -> None:
-    desk.build()
-    reader = desk.reader()
+def test_after_a_build_meaning_knows_what_is_new(setup: VectorSetup, tmp_path: Path) -> None:
+    setup.build()
+    reader = setup.reader()
     assert reader.search("zebras that cross quickly").mode == "fused"
     page = tmp_path / "page.md"
     page.write_text("# Crossing\n\nAnimals with stripes walk over roads.\n", encoding="utf-8")
-    add_pages(desk.place, str(page))
-    desk.build()
+    add_pages(setup.place, str(page))
+    setup.build()
     found = reader.search("over roads animals with stripes walk")
     assert found.mode == "fused"
     chunk = next(hit for hit in found.hits if hit.symbol == "Crossing")
-    store = IndexStore.open(desk.place.index)
+    store = IndexStore.open(setup.place.index)
     assert store is not None
-    dense = Meaning(desk.place, START_S)
+    dense = Meaning(setup.place, START_S)
     similar = dense.ask(store, chunk.text)()
     dense.close()
     store.close()
     assert max(similar.values()) > 0.5
     reader.close()
-    reader = reader_without(desk)
+    reader = reader_without(setup)
     without = reader.search("over roads animals with stripes walk")
     reader.close()
     assert chunk.score > next(hit.score for hit in without.hits if hit.symbol == "Crossing")
 
 
-def reader_without(desk: Workbench) -> Reader:
-    return Reader(desk.place.folder.parent, meaning=False)
+def reader_without(setup: VectorSetup) -> Reader:
+    return Reader(setup.place.folder.parent, meaning=False)
 
 
-def test_a_reader_without_meaning_starts_no_process(desk: Workbench) -> None:
-    desk.build()
-    before = desk.starts
-    reader = reader_without(desk)
+def test_a_reader_without_meaning_starts_no_process(setup: VectorSetup) -> None:
+    setup.build()
+    before = setup.starts
+    reader = reader_without(setup)
     assert reader.search(QUESTION).mode == "lexical"
     reader.close()
-    assert desk.starts == before
+    assert setup.starts == before
 
 
-def test_a_model_that_cannot_be_loaded_is_not_loaded_again_for_each_question(desk: Workbench) -> None:
-    desk.build()
-    before = desk.starts
-    (desk.model / "broken").write_text("", encoding="utf-8")
-    store = IndexStore.open(desk.place.index, writable=True)
+def test_a_model_that_cannot_be_loaded_is_not_loaded_again_for_each_question(setup: VectorSetup) -> None:
+    setup.build()
+    before = setup.starts
+    (setup.model / "broken").write_text("", encoding="utf-8")
+    store = IndexStore.open(setup.place.index, writable=True)
     assert store is not None
     store.put_meta(MODEL_KEY, installed().fingerprint)
-    meaning = Meaning(desk.place, START_S, retry_s=3600)
+    meaning = Meaning(setup.place, START_S, retry_s=3600)
     for _ in range(4):
         assert meaning.ask(store, QUESTION)() == {}
-    assert desk.starts == before + 1
+    assert setup.starts == before + 1
     meaning.close()
     store.close()
 
 
-def test_a_child_that_was_killed_is_no_broken_one(desk: Workbench) -> None:
-    desk.build()
-    child = VectorChild(installed(), desk.place.vectors)
+def test_a_child_that_was_killed_is_no_broken_one(setup: VectorSetup) -> None:
+    setup.build()
+    child = VectorChild(installed(), setup.place.vectors)
     assert child.ready(wait_s=START_S)
     assert child.query(QUESTION, 3)
     ended(child.pid)
@@ -270,18 +272,18 @@ def installed() -> EmbeddingModel:
     return model
 
 
-def test_a_child_that_takes_nothing_in_is_closed_without_an_error(desk: Workbench) -> None:
-    (desk.model / "deaf").write_text("", encoding="utf-8")
-    child = VectorChild(installed(), desk.place.vectors)
+def test_a_child_that_takes_nothing_in_is_closed_without_an_error(setup: VectorSetup) -> None:
+    (setup.model / "deaf").write_text("", encoding="utf-8")
+    child = VectorChild(installed(), setup.place.vectors)
     assert child.ready(wait_s=START_S)
     assert child.query(QUESTION, 3) is None
     child.close()
     assert not child.alive
 
 
-def test_a_child_that_hangs_is_given_up_within_seconds_and_the_reader_is_told(desk: Workbench) -> None:
-    desk.build()
-    child = VectorChild(installed(), desk.place.vectors)
+def test_a_child_that_hangs_is_given_up_within_seconds_and_the_reader_is_told(setup: VectorSetup) -> None:
+    setup.build()
+    child = VectorChild(installed(), setup.place.vectors)
     assert child.ready(wait_s=START_S)
     os.kill(child.pid, signal.SIGSTOP)
     started = time.monotonic()
@@ -292,17 +294,17 @@ def test_a_child_that_hangs_is_given_up_within_seconds_and_the_reader_is_told(de
     child.close()
 
 
-def test_vectors_of_another_model_are_told_and_not_used(desk: Workbench) -> None:
-    first = desk.build()
-    (desk.model / "weights").write_text("other", encoding="utf-8")
-    reader = desk.reader()
+def test_vectors_of_another_model_are_told_and_not_used(setup: VectorSetup) -> None:
+    first = setup.build()
+    (setup.model / "weights").write_text("other", encoding="utf-8")
+    reader = setup.reader()
     found = reader.search(QUESTION)
     assert (found.mode, found.notices) == ("lexical", (OTHER_MODEL,))
-    assert index_status(desk.place, roots=[desk.toolkit]).notices == (OTHER_MODEL,)
-    second = desk.build()
+    assert index_status(setup.place, roots=[setup.toolkit]).notices == (OTHER_MODEL,)
+    second = setup.build()
     assert second.vectors
     assert second.fingerprint != first.fingerprint
-    with sqlite3.connect(desk.place.vectors / "chroma.sqlite3") as stored:
+    with sqlite3.connect(setup.place.vectors / "chroma.sqlite3") as stored:
         (collections,) = stored.execute("SELECT count(*) FROM collections").fetchone()
     stored.close()
     assert collections == 1  # the first model's vectors are gone
@@ -311,23 +313,23 @@ def test_vectors_of_another_model_are_told_and_not_used(desk: Workbench) -> None
 
 
 def test_a_model_that_is_gone_is_told_and_entries_keep_their_vectors(
-    desk: Workbench, monkeypatch: pytest.MonkeyPatch
+    setup: VectorSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.build()
-    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(desk.model / "nowhere"))
-    types = desk.toolkit.folder / "driver_types.h"
+    setup.build()
+    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(setup.model / "nowhere"))
+    types = setup.toolkit.folder / "driver_types.h"
     types.write_text("/** Nothing else. */\nint shelfAlone(void);\n", encoding="utf-8")
-    report = build_index(desk.place, roots=[desk.toolkit])
+    report = build_index(setup.place, roots=[setup.toolkit])
     assert any("no vectors were made" in notice for notice in report.notices)
-    reader = desk.reader()
+    reader = setup.reader()
     found = reader.search(QUESTION)
     assert (found.mode, found.notices) == ("lexical", (f"{NO_MODEL}{why_no_model()}",))
-    assert f"no model in {desk.model / 'nowhere'}" in found.notices[0]
+    assert f"no model in {setup.model / 'nowhere'}" in found.notices[0]
     reader.close()
-    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(desk.model))
-    store = IndexStore.open(desk.place.index)
+    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(setup.model))
+    store = IndexStore.open(setup.place.index)
     assert store is not None
-    meaning = Meaning(desk.place, START_S)
+    meaning = Meaning(setup.place, START_S)
     text = "shelf take box: Takes a box from a shelf"
     near = meaning.ask(store, text)()
     best = store.get([max(near, key=lambda number: near[number])])
@@ -337,26 +339,26 @@ def test_a_model_that_is_gone_is_told_and_entries_keep_their_vectors(
 
 
 @pytest.mark.parametrize("damage", ["rows", "folder"])
-def test_damaged_vectors_are_made_anew_and_others_are_kept(damage: str, desk: Workbench) -> None:
-    made = desk.build().vectors
-    for file in desk.place.vectors.glob("chroma.sqlite3"):
+def test_damaged_vectors_are_made_anew_and_others_are_kept(damage: str, setup: VectorSetup) -> None:
+    made = setup.build().vectors
+    for file in setup.place.vectors.glob("chroma.sqlite3"):
         if damage == "rows":
             file.write_text("{ half", encoding="utf-8")
         else:
             file.unlink()
-    reader = desk.reader()
+    reader = setup.reader()
     assert reader.search(QUESTION).hits is not None
     reader.close()
-    assert desk.build().vectors == made
-    reader = desk.reader()
+    assert setup.build().vectors == made
+    reader = setup.reader()
     assert reader.search(QUESTION).mode == "fused"
     reader.close()
-    kept = {path.name: path.read_bytes() for path in desk.place.vectors.iterdir()}
-    (desk.model / "broken").write_text("", encoding="utf-8")
-    report = desk.build()
+    kept = {path.name: path.read_bytes() for path in setup.place.vectors.iterdir()}
+    (setup.model / "broken").write_text("", encoding="utf-8")
+    report = setup.build()
     assert report.vectors is None
     assert any("failed" in notice for notice in report.notices)
-    assert {path.name: path.read_bytes() for path in desk.place.vectors.iterdir()} == kept
+    assert {path.name: path.read_bytes() for path in setup.place.vectors.iterdir()} == kept
 
 
 def test_an_address_with_a_key_is_no_argument_of_a_process(tmp_path: Path) -> None:
@@ -370,65 +372,65 @@ def test_an_address_with_a_key_is_no_argument_of_a_process(tmp_path: Path) -> No
     assert b"hunter2" not in command
 
 
-def test_a_first_build_whose_model_cannot_be_loaded_tries_once_and_says_why(desk: Workbench) -> None:
-    (desk.model / "broken").write_text("no weights here", encoding="utf-8")
+def test_a_first_build_whose_model_cannot_be_loaded_tries_once_and_says_why(setup: VectorSetup) -> None:
+    (setup.model / "broken").write_text("no weights here", encoding="utf-8")
     said: list[str] = []
-    report = build_index(desk.place, roots=[desk.toolkit], vectors=True, progress=said.append)
-    assert desk.starts == 1
+    report = build_index(setup.place, roots=[setup.toolkit], vectors=True, progress=said.append)
+    assert setup.starts == 1
     assert not any("anew" in sentence for sentence in said)
     (notice,) = report.notices
     assert notice.startswith("no vectors were made: the process of the embedding model failed")
-    status = index_status(desk.place, roots=[desk.toolkit])
+    status = index_status(setup.place, roots=[setup.toolkit])
     assert (status.vectors, status.notices) == (0, ())
-    assert not desk.place.vectors.exists(), "later builds would try, too"
+    assert not setup.place.vectors.exists(), "later builds would try, too"
 
 
-def test_what_the_child_says_of_its_failure_is_told(desk: Workbench) -> None:
-    (desk.model / "raises").write_text("the weights are of another format", encoding="utf-8")
-    (notice,) = desk.build().notices
+def test_what_the_child_says_of_its_failure_is_told(setup: VectorSetup) -> None:
+    (setup.model / "raises").write_text("the weights are of another format", encoding="utf-8")
+    (notice,) = setup.build().notices
     assert "(ValueError: the weights are of another format)" in notice
 
 
 def test_what_an_endpoint_says_of_its_failure_is_told_without_its_address(
-    desk: Workbench, monkeypatch: pytest.MonkeyPatch
+    setup: VectorSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STITCH_EMBEDDING_URL", "http://me:hunter2@127.0.0.1:9/v1")
     monkeypatch.setenv("STITCH_EMBEDDING_MODEL", "words")
-    (notice,) = desk.build().notices
+    (notice,) = setup.build().notices
     assert "Connection error" in notice
     assert "hunter2" not in notice
 
 
 def test_where_no_process_can_be_started_words_answer(
-    desk: Workbench, monkeypatch: pytest.MonkeyPatch
+    setup: VectorSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.build()
-    monkeypatch.setattr(sys, "executable", str(desk.model / "no-python"))
-    reader = desk.reader()
+    setup.build()
+    monkeypatch.setattr(sys, "executable", str(setup.model / "no-python"))
+    reader = setup.reader()
     found = reader.search("put a box on a shelf")
     assert (found.mode, found.hits[0].symbol) == ("lexical", "shelfPutBoxAsync")
     reader.close()
-    report = desk.build()
+    report = setup.build()
     assert report.vectors is None
     assert "it cannot be started" in report.notices[0]
 
 
 def test_what_is_missing_for_a_model_is_named(
-    desk: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: VectorSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert why_no_model() == ""
     assert "STITCH_EMBEDDING_MODEL" in why_no_model({"STITCH_EMBEDDING_URL": "http://127.0.0.1:9/v1"})
     assert "no model in /nowhere" in why_no_model({"STITCH_EMBEDDING_MODEL": "/nowhere"})
     # The first bytes of this file cannot be read by anybody.
-    (desk.model / "weights").symlink_to("/proc/self/mem")
+    (setup.model / "weights").symlink_to("/proc/self/mem")
     assert find_model() is None
-    assert f"the model in {desk.model} cannot be read" in why_no_model()
+    assert f"the model in {setup.model} cannot be read" in why_no_model()
     monkeypatch.setattr(sys, "path", [str(tmp_path / "nothing")])
     assert "chromadb is not installed" in why_no_model()
 
 
-def test_a_child_is_asked_by_a_process_with_more_than_a_thousand_files_open(desk: Workbench) -> None:
-    desk.build()
+def test_a_child_is_asked_by_a_process_with_more_than_a_thousand_files_open(setup: VectorSetup) -> None:
+    setup.build()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 1200:
         pytest.skip(f"no more than {hard} files may be open")
@@ -437,7 +439,7 @@ def test_a_child_is_asked_by_a_process_with_more_than_a_thousand_files_open(desk
     try:
         while not opened or opened[-1] < 1030:
             opened.append(os.open(os.devnull, os.O_RDONLY))
-        child = VectorChild(installed(), desk.place.vectors)
+        child = VectorChild(installed(), setup.place.vectors)
         assert child.ready(wait_s=START_S)
         assert child.query(QUESTION, 3)
         child.close()
@@ -447,10 +449,10 @@ def test_a_child_is_asked_by_a_process_with_more_than_a_thousand_files_open(desk
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_model_that_fails_at_a_question_is_told_and_asked_again(desk: Workbench) -> None:
-    desk.build()
-    mute = desk.model / "mute"
-    reader = desk.reader()
+def test_a_model_that_fails_at_a_question_is_told_and_asked_again(setup: VectorSetup) -> None:
+    setup.build()
+    mute = setup.model / "mute"
+    reader = setup.reader()
     assert reader.search(QUESTION).mode == "fused"
     mute.write_text("the key has expired", encoding="utf-8")
     found = reader.search(QUESTION)
@@ -462,23 +464,25 @@ def test_a_model_that_fails_at_a_question_is_told_and_asked_again(desk: Workbenc
 
 
 @pytest.mark.parametrize(("fault", "told"), [("broken", ENDED), ("raises", "ValueError: no such weights")])
-def test_a_child_that_never_gets_ready_is_told_by_each_search(fault: str, told: str, desk: Workbench) -> None:
-    desk.build()
-    (desk.model / fault).write_text("no such weights", encoding="utf-8")
-    store = IndexStore.open(desk.place.index, writable=True)
+def test_a_child_that_never_gets_ready_is_told_by_each_search(
+    fault: str, told: str, setup: VectorSetup
+) -> None:
+    setup.build()
+    (setup.model / fault).write_text("no such weights", encoding="utf-8")
+    store = IndexStore.open(setup.place.index, writable=True)
     assert store is not None
     store.put_meta(MODEL_KEY, installed().fingerprint)
     store.close()
-    reader = desk.reader()
+    reader = setup.reader()
     for _ in range(3):
         found = reader.search("put a box on a shelf")
         assert (found.mode, found.notices) == ("lexical", (f"{NOT_ANSWERED}{told}; {REPAIRS}",))
     reader.close()
 
 
-def waiting_for_nothing(desk: Workbench) -> Reader:
+def waiting_for_nothing(setup: VectorSetup) -> Reader:
     """A reader as the server has it: no question waits for the model."""
-    return Reader(desk.place.folder.parent)
+    return Reader(setup.place.folder.parent)
 
 
 def until(done: Callable[[], bool]) -> None:
@@ -489,10 +493,10 @@ def until(done: Callable[[], bool]) -> None:
     assert done()
 
 
-def children(desk: Workbench) -> list[int]:
+def children(setup: VectorSetup) -> list[int]:
     """Process ids of the children of this index that run."""
     found = Path("/proc").glob("[0-9]*/cmdline")
-    return [int(path.parent.name) for path in found if str(desk.place.vectors).encode() in command(path)]
+    return [int(path.parent.name) for path in found if str(setup.place.vectors).encode() in command(path)]
 
 
 def command(path: Path) -> bytes:
@@ -503,17 +507,17 @@ def command(path: Path) -> bytes:
         return b""
 
 
-def test_damaged_vectors_are_told_from_the_next_search_on_where_nobody_waits(desk: Workbench) -> None:
-    desk.build()
-    for file in desk.place.vectors.iterdir():
+def test_damaged_vectors_are_told_from_the_next_search_on_where_nobody_waits(setup: VectorSetup) -> None:
+    setup.build()
+    for file in setup.place.vectors.iterdir():
         if file.is_file():
             file.write_bytes(b"{ half" * 1000)
-    reader = waiting_for_nothing(desk)
-    starts = desk.starts
+    reader = waiting_for_nothing(setup)
+    starts = setup.starts
     reader.search(QUESTION)
-    until(lambda: desk.starts > starts)
-    until(lambda: children(desk) == [])  # it ended, and was not asked in between
-    starts = desk.starts
+    until(lambda: setup.starts > starts)
+    until(lambda: children(setup) == [])  # it ended, and was not asked in between
+    starts = setup.starts
     for _ in range(3):
         found = reader.search(QUESTION)
         assert found.mode == "lexical"
@@ -521,65 +525,66 @@ def test_damaged_vectors_are_told_from_the_next_search_on_where_nobody_waits(des
         assert notice.startswith(NOT_ANSWERED)
         assert "Error: " in notice
         assert notice.endswith(REPAIRS)
-    assert desk.starts == starts, "what is damaged is not tried again soon"
+    assert setup.starts == starts, "what is damaged is not tried again soon"
     reader.close()
 
 
-def test_a_child_that_is_killed_while_it_loads_is_told_and_another_starts_soon(desk: Workbench) -> None:
-    desk.build()
-    (desk.model / "slow").write_text("", encoding="utf-8")
-    store = IndexStore.open(desk.place.index, writable=True)
+def test_a_child_that_is_killed_while_it_loads_is_told_and_another_starts_soon(setup: VectorSetup) -> None:
+    setup.build()
+    (setup.model / "slow").write_text("", encoding="utf-8")
+    store = IndexStore.open(setup.place.index, writable=True)
     assert store is not None
     store.put_meta(MODEL_KEY, installed().fingerprint)
-    meaning = Meaning(desk.place, 0.0, retry_s=3600, killed_retry_s=0.5)
+    meaning = Meaning(setup.place, 0.0, retry_s=3600, killed_retry_s=0.5)
     meaning.ask(store, QUESTION)()
     meaning.start()
-    until(lambda: len(children(desk)) == 1)
-    (child,) = children(desk)
+    until(lambda: len(children(setup)) == 1)
+    (child,) = children(setup)
     ended(child)
     meaning.ask(store, QUESTION)()
     meaning.start()
     assert meaning.absent == f"{NOT_ANSWERED}{KILLED}"
-    assert children(desk) == []
+    assert children(setup) == []
     time.sleep(0.5)
     meaning.ask(store, QUESTION)()
     meaning.start()
-    until(lambda: len(children(desk)) == 1)
+    until(lambda: len(children(setup)) == 1)
     assert meaning.absent == "", "another is loading"
     meaning.close()
     store.close()
 
 
 def test_a_question_that_is_answered_while_the_model_loads_says_so_and_starts_it_after_its_answer(
-    desk: Workbench,
+    setup: VectorSetup,
 ) -> None:
-    desk.build()
-    starts = desk.starts
-    reader = waiting_for_nothing(desk)
+    setup.build()
+    starts = setup.starts
+    reader = waiting_for_nothing(setup)
     found = reader.search("shelfPutBoxAsync")
-    assert (found.notices, children(desk)) == ((), []), "a name does not profit"
+    assert (found.notices, children(setup)) == ((), []), "a name does not profit"
     found = reader.search(QUESTION)
     assert (found.mode, found.notices) == ("lexical", (STARTING,))
-    until(lambda: desk.starts > starts)
+    until(lambda: setup.starts > starts)
     until(lambda: reader.search(QUESTION).mode == "fused")
     assert reader.search(QUESTION).notices == ()
     reader.close()
-    store = IndexStore.open(desk.place.index)
+    store = IndexStore.open(setup.place.index)
     assert store is not None
-    meaning = Meaning(desk.place, 0.0)
+    meaning = Meaning(setup.place, 0.0)
     meaning.ask(store, QUESTION)()
-    assert children(desk) == [], "it would share the processors with the answer"
+    assert children(setup) == [], "it would share the processors with the answer"
     meaning.start()
-    until(lambda: len(children(desk)) == 1)
+    until(lambda: len(children(setup)) == 1)
     meaning.close()
     store.close()
 
 
+@pytest.mark.usefixtures("no_packages")
 def test_a_search_that_asks_no_vectors_says_so_where_they_may_help(
-    desk: Workbench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    setup: VectorSetup, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CUDA_HOME", str(desk.toolkit.folder.parent))
-    cache = ("--cache-dir", str(desk.place.folder.parent))
+    monkeypatch.setenv("CUDA_HOME", str(setup.toolkit.folder.parent))
+    cache = ("--cache-dir", str(setup.place.folder.parent))
 
     def run(*arguments: str) -> str:
         assert main(["index", *arguments, *cache]) == 0
@@ -598,87 +603,86 @@ def test_a_search_that_asks_no_vectors_says_so_where_they_may_help(
     assert NOT_ASKED not in run("search", "--meaning", QUESTION)
 
 
-def cut_short(desk: Workbench, left: int) -> None:
+def cut_short(setup: VectorSetup, left: int) -> None:
     """What a build that was killed leaves of the vectors."""
-    with closing(sqlite3.connect(desk.place.vectors / "chroma.sqlite3")) as db:
+    with closing(sqlite3.connect(setup.place.vectors / "chroma.sqlite3")) as db:
         db.execute("DELETE FROM embeddings WHERE rowid > ?", (left,))
         db.commit()
 
 
 def test_vectors_that_are_missing_are_told_by_searches_and_status_until_a_build_makes_them(
-    desk: Workbench,
+    setup: VectorSetup,
 ) -> None:
-    whole = desk.build().vectors
-    cut_short(desk, 300)
+    whole = setup.build().vectors
+    cut_short(setup, 300)
     said = f"300 of {whole} vectors are there: {MAKES_REST}"
-    status = index_status(desk.place, roots=[desk.toolkit])
+    status = index_status(setup.place, roots=[setup.toolkit])
     assert (status.vectors, status.vectors_wanted, status.notices) == (300, whole, (said,))
-    reader = desk.reader()
+    reader = setup.reader()
     for _ in range(2):
         found = reader.search(QUESTION)
         assert (found.mode, found.notices) == ("fused", (said,))
     assert reader.search("shelfPutBoxAsync").notices == (), "meaning was not asked"
     assert whole is not None
-    assert desk.build().vectors == whole - 300
+    assert setup.build().vectors == whole - 300
     found = reader.search(QUESTION)
     assert (found.mode, found.notices) == ("fused", ())
     reader.close()
-    assert index_status(desk.place, roots=[desk.toolkit]).notices == ()
+    assert index_status(setup.place, roots=[setup.toolkit]).notices == ()
 
 
-def test_a_folder_of_vectors_that_was_emptied_is_told(desk: Workbench) -> None:
-    whole = desk.build().vectors
-    for path in desk.place.vectors.iterdir():
+def test_a_folder_of_vectors_that_was_emptied_is_told(setup: VectorSetup) -> None:
+    whole = setup.build().vectors
+    for path in setup.place.vectors.iterdir():
         path.unlink()
     said = f"0 of {whole} vectors are there: {MAKES_REST}"
-    status = index_status(desk.place, roots=[desk.toolkit])
+    status = index_status(setup.place, roots=[setup.toolkit])
     assert (status.vectors, status.notices) == (0, (said,))
-    reader = desk.reader()
+    reader = setup.reader()
     found = reader.search(QUESTION)
     assert (found.mode, found.notices) == ("lexical", (said,))
     reader.close()
 
 
-def test_vectors_that_cannot_be_read_are_told_by_the_status(desk: Workbench) -> None:
-    desk.build()
-    (desk.place.vectors / "chroma.sqlite3").write_bytes(b"{ half" * 1000)
-    (notice,) = index_status(desk.place, roots=[desk.toolkit]).notices
+def test_vectors_that_cannot_be_read_are_told_by_the_status(setup: VectorSetup) -> None:
+    setup.build()
+    (setup.place.vectors / "chroma.sqlite3").write_bytes(b"{ half" * 1000)
+    (notice,) = index_status(setup.place, roots=[setup.toolkit]).notices
     assert notice.startswith("the vectors cannot be read: file is not a database; `stitch-mcp index build")
 
 
-def test_a_first_build_of_vectors_that_was_cut_short_is_told_by_a_search(desk: Workbench) -> None:
-    build_index(desk.place, roots=[desk.toolkit])
-    desk.place.vectors.mkdir()
-    reader = waiting_for_nothing(desk)
+def test_a_first_build_of_vectors_that_was_cut_short_is_told_by_a_search(setup: VectorSetup) -> None:
+    build_index(setup.place, roots=[setup.toolkit])
+    setup.place.vectors.mkdir()
+    reader = waiting_for_nothing(setup)
     found = reader.search(QUESTION)
     assert (found.mode, found.notices) == ("lexical", (NO_VECTORS,))
     reader.close()
 
 
 def test_a_build_that_can_make_no_vectors_says_so_before_it_reads_anything(
-    desk: Workbench, monkeypatch: pytest.MonkeyPatch
+    setup: VectorSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(desk.model / "nowhere"))
+    monkeypatch.setenv("STITCH_EMBEDDING_MODEL", str(setup.model / "nowhere"))
     said: list[str] = []
-    build_index(desk.place, roots=[desk.toolkit], vectors=True, progress=said.append)
+    build_index(setup.place, roots=[setup.toolkit], vectors=True, progress=said.append)
     assert said[0] == f"there will be no vectors: {why_no_model()}"
     said.clear()
-    build_index(desk.place, roots=[desk.toolkit], progress=said.append)
+    build_index(setup.place, roots=[setup.toolkit], progress=said.append)
     assert not any("vectors" in sentence for sentence in said)
 
 
-def test_the_time_that_vectors_take_yet_is_told_now_and_then(
-    desk: Workbench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def told() -> list[str]:
+def test_the_time_that_vectors_take_yet_is_told_now_and_then(setup: VectorSetup) -> None:
+    def told(every_s: float) -> list[str]:
         said: list[str] = []
-        build_index(desk.place, roots=[desk.toolkit], vectors=True, anew=True, progress=said.append)
-        shutil.rmtree(desk.place.vectors)
-        return [sentence for sentence in said if " vectors" in sentence]
+        texts = {str(number): f"box {number}" for number in range(2000)}
+        with closing(VectorChild(installed(), setup.place.vectors)) as child:
+            assert follow(texts, child, said.append, tell_every_s=every_s) == len(texts)
+        shutil.rmtree(setup.place.vectors)
+        return said
 
-    assert len(told()) == 1, "ten seconds are not over"
-    monkeypatch.setattr(embed, "_TELL_EVERY_S", 0.0)
-    first, *others = told()
+    assert len(told(3600.0)) == 1, "an hour is not over"
+    first, *others = told(0.0)
     assert re.fullmatch(r"0 of \d+ vectors", first)
     assert others
     assert all(re.fullmatch(r"\d+ of \d+ vectors, about \d+ s left", sentence) for sentence in others)

@@ -6,6 +6,7 @@ from stitch_planner.runs.run_events import (
     CheckFinished,
     ProgramEvidence,
     ProgramWritten,
+    ReviewFinished,
 )
 from stitch_tools.models.base import Fact
 
@@ -22,10 +23,13 @@ class Attempt(Fact):
     build: BuildFinished | None = None
     check: CheckFinished | None = None
     bench: BenchFinished | None = None
+    review: ReviewFinished | None = None
+    """Only of programs in runs with a model."""
     status: str = "open"
     """CheckStatus of the verdict; "open" before there is one."""
     counts: bool = False
-    """Whether the program may be claimed, as the newest evidence says."""
+    """Whether the program may be claimed, as the newest evidence says. False where the events hold no
+    verdict, until `with_verdicts` made it."""
     last_event: int
     """Number of the newest event about it."""
     lost: bool = False
@@ -53,34 +57,48 @@ class Attempt(Fact):
 
     @property
     def safe_speedup(self) -> float | None:
-        """Lower end of the interval of its speed-up over eager; None where nothing was measured."""
+        """Lower end of the interval of its speedup over eager; None where nothing was measured."""
         return self.bench.safe_speedup if self.bench else None
+
+    def gain_over(self, other: "Attempt") -> float | None:
+        """Speed over that of another program, both as multiples of eager beside them; None: not measured."""
+        own, theirs = self.bench, other.bench
+        if own is None or theirs is None:
+            return None
+        if own.safe_speedup is not None and theirs.safe_speedup:
+            return own.safe_speedup / theirs.safe_speedup
+        # Times of a busy machine are compared only by CPU time, on both sides.
+        if own.cpu_speedup is not None and theirs.cpu_speedup:
+            return own.cpu_speedup / theirs.cpu_speedup
+        return None
 
     def with_evidence(self, event: ProgramEvidence, number: int) -> "Attempt":
         """The attempt after one more instrument looked at its program."""
         # The event's number, not a time, orders attempts: clocks can go back, the log cannot.
-        update: dict[str, object] = {"last_event": number}
+        # A review is about all evidence: new evidence asks for a new one.
+        update: dict[str, object] = {"last_event": number, "review": None}
         if isinstance(event, BuildFinished):
             return self.model_copy(update={**update, "build": event})
         field = "check" if isinstance(event, CheckFinished) else "bench"
-        status = event.status or self.status
-        # Before there were verdicts, every correct program counted.
-        counts = status == "accepted" if event.counts is None else event.counts
-        return self.model_copy(update={**update, field: event, "status": status, "counts": counts})
+        update |= {field: event, "status": event.status or self.status}
+        # Events of older runs hold no verdict: `with_verdicts` makes it from the evidence.
+        return self.model_copy(update={**update, "counts": bool(event.counts)})
+
+    def with_review(self, event: ReviewFinished, number: int) -> "Attempt":
+        """The attempt after its program was reviewed."""
+        return self.model_copy(update={"last_event": number, "review": event})
 
     def reopened(self, step: str, number: int) -> "Attempt":
         """The attempt without what `step` and later ones had found; `program`: its files are lost, too."""
         # Later evidence depends on earlier evidence (a timing on its check), so all that follows the lost
         # step goes with it.
         begin = 0 if step == "program" else EVIDENCE.index(step)
-        update: dict[str, object] = {**dict.fromkeys(EVIDENCE[begin:])}
+        update: dict[str, object] = {**dict.fromkeys(EVIDENCE[begin:]), "review": None}
         if step != "bench":
             update |= {"status": "open", "counts": False}
         # Without its timing the verdict is that of the check alone.
         elif self.check is not None:
-            accepted = self.check.status == "accepted"
-            counts = accepted if self.check.counts is None else self.check.counts
-            update |= {"status": self.check.status, "counts": counts}
+            update |= {"status": self.check.status, "counts": bool(self.check.counts)}
         return self.model_copy(update={**update, "last_event": number, "lost": step == "program"})
 
 
@@ -103,11 +121,18 @@ def current_attempt(attempts: Attempts) -> Attempt | None:
 def best_attempt(attempts: Attempts) -> Attempt | None:
     """The fastest one that counts: by the lower end of its interval, the earlier one where two are equal.
 
-    One that was not measured comes behind all that were.
+    One that was not measured comes behind all that were. Among those the CPU time on one thread decides: on a
+    busy machine it is all that is known.
     """
     counted = [row for row in attempts if row.counts and not row.lost]
     # max() keeps the first of equal ones.
-    return max(counted, key=lambda row: (row.safe_speedup is not None, row.safe_speedup or 0.0), default=None)
+    return max(counted, key=_rank, default=None)
+
+
+def _rank(attempt: Attempt) -> tuple[bool, float, float]:
+    safe = attempt.safe_speedup
+    cpu = attempt.bench.cpu_speedup if attempt.bench else None
+    return (True, safe, 0.0) if safe is not None else (False, 0.0, cpu or 0.0)
 
 
 def with_program(attempts: Attempts, event: ProgramWritten, number: int) -> Attempts:

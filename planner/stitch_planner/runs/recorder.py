@@ -8,29 +8,31 @@ from pathlib import Path
 from stitch_planner.plan import Plan
 from stitch_planner.runs.attempt_evidence import AttemptEvidence
 from stitch_planner.runs.attempts import Attempt
-from stitch_planner.runs.run import LostStep, Run, started
+from stitch_planner.runs.run import OUTSIDE, LostStep, Run, started
 from stitch_planner.runs.run_events import (
     BuildFinished,
     CheckFinished,
     GraphCaptured,
     PlanMade,
+    PlanRefined,
     ProgramWritten,
     ReferenceObserved,
     RunFinished,
     RunResumed,
+    RunStopped,
     kind_of,
 )
 from stitch_planner.runs.verdicts import timed_event, verdict_on
 from stitch_planner.sentences import explain_reason
-from stitch_tools.errors import StoreError
+from stitch_tools.errors import StitchError, StoreError
 from stitch_tools.models.acceptance import Verdict
 from stitch_tools.models.graph import Ceilings, Graph
 from stitch_tools.models.program import Build, Program
 from stitch_tools.models.task import ReferenceFacts
 from stitch_tools.models.verdict import Bench, Check
 
-OUTSIDE = "outside"
-"""Author of a program that came from outside and does not say by whom; coder of a run that waits for such."""
+_LONGEST_TEXT = 2000
+"""Characters of a stop's message or hint that are kept."""
 _NAMELESS = ("", "unknown")
 _RESUMED = kind_of(RunResumed(step=""))
 
@@ -61,6 +63,19 @@ def record_plan(run: Run, plan: Plan) -> str:
     return hashed
 
 
+def record_refinement(run: Run, author: str, plan: Plan | None, problem: str) -> None:
+    """Record the plan that a model made, or why there is none."""
+    run.record(
+        PlanRefined(
+            plan=run.store.put_fact(plan) if plan else None,
+            author=author,
+            steps=len(plan.steps) if plan else 0,
+            predicted_us=plan.predicted_us if plan else None,
+            problem=problem[:_LONGEST_TEXT],
+        )
+    )
+
+
 def record_program(run: Run, program: Program, *, notes: tuple[str, ...] = ()) -> Attempt:
     """Make `program` the run's current one, with all that the run knows of it already.
 
@@ -80,7 +95,15 @@ def record_program(run: Run, program: Program, *, notes: tuple[str, ...] = ()) -
     run.store.materialize(program.files, sources_folder(run.folder, place))
     author = OUTSIDE if program.author in _NAMELESS else program.author
     stored = run.store.put_fact(program)
-    run.record(ProgramWritten(program=stored, program_id=program.program_id, author=author, notes=notes))
+    run.record(
+        ProgramWritten(
+            program=stored,
+            program_id=program.program_id,
+            author=author,
+            parent_id=program.parent_id,
+            notes=notes,
+        )
+    )
     return _attempt(run, program)
 
 
@@ -122,6 +145,17 @@ def record_bench(run: Run, program: Program, bench: Bench) -> Verdict:
     decided = verdict_on(check, bench, started(run.state).policy)
     run.record(timed_event(bench, run.store.put_fact(bench), decided))
     return decided
+
+
+def record_stop(run: Run, step: str, error: BaseException) -> None:
+    """Record that the run ends early at `step`, and why."""
+    if isinstance(error, StitchError):
+        code, message, hint = error.code, error.message, error.hint
+    elif isinstance(error, KeyboardInterrupt):
+        code, message, hint = "interrupted", "stopped at once; the finished steps are kept", ""
+    else:
+        code, message, hint = "internal", f"{type(error).__name__}: {error}", ""
+    run.record(RunStopped(step=step, code=code, message=message[:_LONGEST_TEXT], hint=hint[:_LONGEST_TEXT]))
 
 
 def record_resumption(run: Run, lost: LostStep | None) -> None:

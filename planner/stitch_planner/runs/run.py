@@ -20,6 +20,9 @@ from stitch_tools.storage.events import Event, EventLog, read_events
 from stitch_tools.storage.small_file import read_small
 from stitch_tools.storage.store import Store, write_atomically
 
+OUTSIDE = "outside"
+"""Author of a program that came from outside and does not say by whom; coder of a run that waits for such."""
+
 
 class Workspace:
     """The `.stitch` folder of one working directory."""
@@ -95,6 +98,10 @@ class RunSummary(Fact):
     """What of that sentence status, outcome and flags do not say; older runs have the whole sentence."""
     flags: tuple[str, ...] = ()
     """Flags of the best program, once the run is finished."""
+    counts: bool | None = None
+    """Whether the best program may be claimed; None before the end, and in older runs."""
+    interrupted: bool = False
+    """Whether it was at work when it ended; an open run that is not waits for the next call of an agent."""
     attempts: int
     """How many programs it met."""
     events: int
@@ -136,7 +143,7 @@ class Run:
         """
         # Durable first, then in memory: `state` never knows more than a resumed run would.
         self.log.append(kind_of(event), event.model_dump(mode="json"))
-        self.state = self.state.after(event)
+        self.state = with_verdicts(self.state.after(event), self.store)
         return self.state
 
     def close(self) -> None:
@@ -168,6 +175,7 @@ _BLOBS = {
     "reference": ("facts",),
     "graph": ("graph", "ceilings"),
     "plan": ("plan",),
+    "refinement": ("plan",),
     "build": ("build",),
     "check": ("check",),
     "bench": ("bench",),
@@ -274,6 +282,14 @@ def summarize(workspace: Workspace, run_id: str) -> RunSummary:
         message=state.message,
         reason=(state.finished.reason if state.finished else "") or state.message,
         flags=state.finished.flags if state.finished else (),
+        counts=state.finished.counts if state.finished else None,
+        interrupted=_was_interrupted(state),
         attempts=len(state.attempts),
         events=state.events,
     )
+
+
+def _was_interrupted(state: State) -> bool:
+    """Whether an open run was at work on its own when it ended, unless it still is."""
+    at_work = state.stopped or state.resumed or started(state).coder != OUTSIDE
+    return state.status == "open" and bool(at_work)

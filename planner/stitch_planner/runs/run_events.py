@@ -6,11 +6,15 @@ version does not know is ignored on replay, so that an older reader can still sh
 
 from typing import Literal
 
+from stitch_planner.runs.lessons import Lesson
+from stitch_planner.runs.reviews import Review, ReviewMode
 from stitch_tools.models.acceptance import AcceptPolicy
 from stitch_tools.models.base import Fact
 from stitch_tools.models.verdict import CheckFlag, SandboxLevel
 
-Decision = Literal["accept", "fix", "optimize", "next_step", "replan", "stop"]
+Decision = Literal["accept", "fix", "optimize", "draft", "next_step", "replan", "stop"]
+SearchName = Literal["greedy", "tree"]
+PlannerName = Literal["none", "model"]
 
 
 class RunStarted(Fact):
@@ -20,11 +24,24 @@ class RunStarted(Fact):
     """Hash of the Task."""
     task_id: str
     coder: str
-    """`stitcher`, or `outside`: an agent that calls the steps itself."""
+    """`stitcher`; `outside`: an agent that calls the steps itself; `llm`, `acp:AGENT`, `manual` or
+    `replay:FOLDER`: a language model, a coding agent, a person, or recorded answers after the stitcher."""
+    model: str = ""
+    """The model of the coder `llm`."""
+    planner: PlannerName = "none"
+    """`model`: the coder's model refines the plan before it writes; older runs have none."""
+    rounds: int | None = None
+    """How many programs a model may write; None where none writes."""
+    search: SearchName = "greedy"
+    """How the program is chosen that the next one is made from; older runs refine the best."""
+    review: ReviewMode = "none"
+    """Whether the model is asked for its opinion on each program, beside the rubric."""
+    memory: bool = False
+    """Whether the model is told of earlier runs, and this one's lessons are kept."""
     quick: bool
     """Whether only eager and torch.compile's default mode are timed."""
     min_speedup: float | None = None
-    """Speed-up over eager that the caller asked for."""
+    """Speedup over eager that the caller asked for."""
     threads: int | None = None
     """CPU threads that the caller asked for; None: all."""
     require_sandbox: SandboxLevel | None = None
@@ -64,6 +81,52 @@ class PlanMade(Fact):
     steps: int
 
 
+class MemoryRecalled(Fact):
+    """Lessons of earlier runs were chosen for the model; kept here, since the user's memory changes."""
+
+    lessons: tuple[Lesson, ...]
+
+
+class PlanRefined(Fact):
+    """A model was asked for a better plan. Where it gave none that fits the graph, the first one stands."""
+
+    plan: str | None
+    """Hash of the refined Plan; None where the first one stands."""
+    author: str
+    """The model's name."""
+    steps: int = 0
+    predicted_us: float | None = None
+    """Time of all steps one after the other, as the model expects it."""
+    problem: str = ""
+    """Why there is no refined plan."""
+
+
+class ModelAsked(Fact):
+    """A question is about to be sent: recorded before, since what is sent may be billed."""
+
+    call: int
+    """Number of the question in the run; names the folder below `calls`. Sent again, it keeps its number."""
+    request: str
+    """Hash of the ChatRequest."""
+    model: str
+    most_tokens: int
+    """Upper bound of what it takes, counted until its answer is recorded."""
+    most_usd: float | None = None
+    """Upper bound of its price; None where the price is not known."""
+
+
+class ModelAnswered(Fact):
+    """The answer to a question came."""
+
+    call: int
+    answer: str
+    """Hash of the ChatAnswer."""
+    tokens: int
+    """Input and output together; the upper bound where the provider does not say it."""
+    usd: float | None = None
+    """None where the price is not known."""
+
+
 class ProgramWritten(Fact):
     """A candidate exists: a new one, or one that the run knows and takes up again."""
 
@@ -72,6 +135,8 @@ class ProgramWritten(Fact):
     program_id: str
     author: str = ""
     """stitcher, a model's name, or `outside`; "" in older runs, which did not record it."""
+    parent_id: str | None = None
+    """Program that it was made from; None for a draft, and in older runs."""
     notes: tuple[str, ...] = ()
     """What the coder wants a reader to know."""
 
@@ -113,14 +178,24 @@ class BenchFinished(Fact):
     speedup: float | None = None
     """Median of eager time / program time; None where that was not measured, and in older runs."""
     safe_speedup: float | None = None
-    """Lower end of the speed-up's 95% interval; None as above, and where the times are in doubt."""
+    """Lower end of the speedup's 95% interval; None as above, and where the times are in doubt."""
+    cpu_speedup: float | None = None
+    """The same by CPU time on one thread; None where that was not measured, since the times were certain."""
+
+
+class ReviewFinished(Fact):
+    """A model's program was reviewed. Small enough to be stored here; nothing depends on it."""
+
+    program_id: str
+    result: Review
 
 
 class DecisionMade(Fact):
     """What follows from the evidence."""
 
     program_id: str
-    """Program that the decision is about: for `next_step` the one that is taken up."""
+    """Program that the decision is about: for `next_step` the one that is taken up, for `draft` the one that
+    was worked on last."""
     decision: Decision
     reason: str
 
@@ -181,10 +256,15 @@ RunEvent = (
     | ReferenceObserved
     | GraphCaptured
     | PlanMade
+    | MemoryRecalled
+    | PlanRefined
+    | ModelAsked
+    | ModelAnswered
     | ProgramWritten
     | BuildFinished
     | CheckFinished
     | BenchFinished
+    | ReviewFinished
     | DecisionMade
     | CertificateWritten
     | RunStopped
@@ -199,10 +279,15 @@ KINDS: dict[str, type[RunEvent]] = {
     "reference_observed": ReferenceObserved,
     "graph_captured": GraphCaptured,
     "plan_made": PlanMade,
+    "memory_recalled": MemoryRecalled,
+    "plan_refined": PlanRefined,
+    "model_asked": ModelAsked,
+    "model_answered": ModelAnswered,
     "program_written": ProgramWritten,
     "build_finished": BuildFinished,
     "check_finished": CheckFinished,
     "bench_finished": BenchFinished,
+    "review_finished": ReviewFinished,
     "decision_made": DecisionMade,
     "certificate_written": CertificateWritten,
     "run_stopped": RunStopped,

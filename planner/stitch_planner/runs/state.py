@@ -14,6 +14,7 @@ from stitch_planner.runs.attempts import (
     replaced,
     with_program,
 )
+from stitch_planner.runs.model_calls import ModelCall, with_call
 from stitch_planner.runs.run_events import (
     KINDS,
     BenchFinished,
@@ -22,10 +23,15 @@ from stitch_planner.runs.run_events import (
     CheckFinished,
     DecisionMade,
     GraphCaptured,
+    MemoryRecalled,
+    ModelAnswered,
+    ModelAsked,
     PlanMade,
+    PlanRefined,
     ProgramEvidence,
     ProgramWritten,
     ReferenceObserved,
+    ReviewFinished,
     RunEvent,
     RunFinished,
     RunResumed,
@@ -36,8 +42,8 @@ from stitch_tools.errors import StoreError
 from stitch_tools.models.base import Fact
 from stitch_tools.storage.events import Event
 
-PREPARATION: tuple[str, ...] = ("reference", "graph", "plan")
-"""What a run finds out once, whatever programs follow."""
+PREPARATION: tuple[str, ...] = ("reference", "graph", "plan", "refinement")
+"""What a run finds out once, whatever programs follow; `refinement` only where a model plans."""
 CONCLUSION: tuple[str, ...] = ("decision", "certificate", "finished")
 """What follows from the evidence on all programs."""
 FOUND = (*PREPARATION, "program", *EVIDENCE, *CONCLUSION)
@@ -53,8 +59,13 @@ class State(Fact):
     reference: ReferenceObserved | None = None
     graph: GraphCaptured | None = None
     plan: PlanMade | None = None
+    memory: MemoryRecalled | None = None
+    refinement: PlanRefined | None = None
+    """What a model made of the plan; None before it was asked, and where none is."""
     attempts: Attempts = ()
     """One per program, in the order in which the run met them."""
+    calls: tuple[ModelCall, ...] = ()
+    """One per question to a model, in their order."""
     decision: DecisionMade | None = None
     """What follows from the evidence; None again as soon as another program is worked on."""
     certificate: CertificateWritten | None = None
@@ -83,6 +94,13 @@ class State(Fact):
             return self.current  # An older run, which ended with the program that it worked on.
         return named or self.best or self.current
 
+    @property
+    def open_preparation(self) -> str | None:
+        """The first step of the preparation that is not done; None where all that the run needs are."""
+        planner = self.started.planner if self.started else "none"
+        needed = PREPARATION if planner == "model" else PREPARATION[:-1]
+        return next((name for name in needed if getattr(self, name) is None), None)
+
     def attempt(self, program_id: str) -> Attempt | None:
         """The attempt with that program, None where the run does not know it."""
         return find_attempt(self.attempts, program_id)
@@ -90,8 +108,9 @@ class State(Fact):
     def after(self, event: RunEvent) -> "State":
         """The state that follows when `event` happens.
 
-        A program that is new or taken up again reopens the run; what is known of other programs stays. A run
-        that is resumed at a lost step loses what that step and later ones had found.
+        A program that is new or taken up again, or the wish for a faster one, reopens the run; what is known
+        of other programs stays. A run that is resumed at a lost step loses what that step and later ones had
+        found.
         """
         # Every event removes `stopped`: whatever is recorded after a stop shows that the run continued.
         number = self.events + 1
@@ -101,8 +120,15 @@ class State(Fact):
             update |= {"attempts": with_program(self.attempts, event, number), **_cleared(CONCLUSION)}
         elif isinstance(event, BuildFinished | CheckFinished | BenchFinished):
             update["attempts"] = self._with_evidence(event, number)
+        elif isinstance(event, ReviewFinished):
+            update["attempts"] = self._with_review(event, number)
+        elif isinstance(event, ModelAsked | ModelAnswered):
+            update["calls"] = with_call(self.calls, event)
         else:
             update[_FIELDS[type(event)]] = event
+            # `solve` may ask for one more program of a run that was finished.
+            if isinstance(event, DecisionMade) and event.decision in ("optimize", "draft"):
+                update |= _cleared(("certificate", "finished"))
             if isinstance(event, RunResumed) and event.lost and event.step in FOUND:
                 update |= self._without(event, number)
         return self.model_copy(update=update)
@@ -111,6 +137,10 @@ class State(Fact):
         # An event that names no program of the run belongs to the one that was written last.
         attempt = self.attempt(event.program_id) or self.current
         return replaced(self.attempts, attempt.with_evidence(event, number)) if attempt else self.attempts
+
+    def _with_review(self, event: ReviewFinished, number: int) -> Attempts:
+        attempt = self.attempt(event.program_id) or self.current
+        return replaced(self.attempts, attempt.with_review(event, number)) if attempt else self.attempts
 
     def _without(self, event: RunResumed, number: int) -> dict[str, object]:
         """The fields that change where what the event's step had found is lost.
@@ -137,7 +167,7 @@ class State(Fact):
         """
         if self.current is not None:
             return self.current.open_step or self._first_open(CONCLUSION)
-        return self._first_open(PREPARATION) if self.plan is None else "program"
+        return self.open_preparation or "program"
 
     def _first_open(self, names: tuple[str, ...]) -> str:
         return next((name for name in names if getattr(self, name) is None), names[-1])
@@ -162,6 +192,8 @@ _FIELDS: dict[type[RunEvent], str] = {
     ReferenceObserved: "reference",
     GraphCaptured: "graph",
     PlanMade: "plan",
+    MemoryRecalled: "memory",
+    PlanRefined: "refinement",
     DecisionMade: "decision",
     CertificateWritten: "certificate",
     RunStopped: "stopped",

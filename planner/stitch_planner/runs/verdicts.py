@@ -10,6 +10,8 @@ from stitch_tools.models.acceptance import AcceptPolicy, Verdict
 from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.storage.store import Store
 
+_AGAINST_EAGER = ("eager", "program")
+
 
 def verdict_on(check: Check, bench: Bench | None, policy: AcceptPolicy) -> Verdict:
     """The verdict under a run's policy."""
@@ -31,21 +33,23 @@ def timed_event(bench: Bench, stored: str, decided: Verdict) -> BenchFinished:
         speedup=eager.speedup if eager else None,
         # A figure that is in doubt is no reason to prefer the program to another one.
         safe_speedup=eager.low if eager and not bench.doubt else None,
+        cpu_speedup=next(
+            (row.low for row in bench.cpu_ratios if (row.baseline, row.contestant) == ("eager", "program")),
+            None,
+        ),
     )
 
 
 def with_verdicts(state: State, store: Store) -> State:
-    """The state with what older versions did not record: whether a program counts, and its speed-up.
-
-    An attempt whose evidence is lost stays as its events tell.
-    """
+    """The state with what older versions did not record: whether a program counts, and its speedup."""
     policy = state.started.policy if state.started else AcceptPolicy()
     rows = tuple(_with_verdict(row, store, policy) for row in state.attempts)
     return state if rows == state.attempts else state.model_copy(update={"attempts": rows})
 
 
 def _with_verdict(attempt: Attempt, store: Store, policy: AcceptPolicy) -> Attempt:
-    if attempt.check is None or attempt.check.counts is not None:
+    seen = [event for event in (attempt.check, attempt.bench) if event is not None]
+    if attempt.check is None or any(event.counts is not None for event in seen):
         return attempt
     with contextlib.suppress(StoreError):
         check = store.get_fact(attempt.check.check, Check)
@@ -55,4 +59,6 @@ def _with_verdict(attempt: Attempt, store: Store, policy: AcceptPolicy) -> Attem
         if bench is not None and attempt.bench is not None:
             update["bench"] = timed_event(bench, attempt.bench.bench, decided)
         return attempt.model_copy(update=update)
-    return attempt
+    # Where the evidence is lost, the rule of the versions without verdicts: every correct program counts. So
+    # the run goes on with the program, and looks at it again.
+    return attempt.model_copy(update={"counts": attempt.accepted})

@@ -10,9 +10,12 @@ from stitch_planner.stitcher.input_writes import write_inputs
 from stitch_planner.stitcher.lower.copies import cpu_copy
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, value_key
 from stitch_planner.stitcher.lower.kernel_ir import (
+    SCALAR_BYTES,
     Buffer,
     Kernel,
     KernelProgram,
+    LibraryCall,
+    PointwiseKernel,
     View,
     kernel_reads,
     kernel_writes,
@@ -22,6 +25,8 @@ from stitch_planner.stitcher.lower.lowering import Lowering, UnloweredError, cop
 from stitch_planner.stitcher.lower.templates.windows import MOVES
 from stitch_planner.stitcher.lower.workspace_memory import assign_offsets
 from stitch_tools.models.graph import Graph, GraphInput
+from stitch_tools.models.task import TensorSpec
+from stitch_tools.protocol.memory import span_elements
 
 
 def lower_steps(name: str, target: str, graph: Graph, steps: list[Step]) -> KernelProgram:
@@ -33,7 +38,7 @@ def lower_steps(name: str, target: str, graph: Graph, steps: list[Step]) -> Kern
     index = GraphIndex(graph)
     on_cpu = target == "cpu"
     lowering = Lowering(index, make_copy=cpu_copy if on_cpu else copy_kernel, keeps_copies=on_cpu)
-    inputs = _bind_inputs(lowering, graph)
+    inputs = _bind_inputs(lowering, graph, strided=on_cpu)
     outputs = [value_key(out.value) for out in live_outputs(graph.outputs)]
     # Before anything is lowered, so that producers of outputs write into the caller's memory.
     _reserve_outputs(lowering, outputs)
@@ -51,27 +56,79 @@ def lower_steps(name: str, target: str, graph: Graph, steps: list[Step]) -> Kern
     return _assemble(name, target, lowering, inputs, finished)
 
 
-def _bind_inputs(lowering: Lowering, graph: Graph) -> tuple[View, ...]:
-    """Binds every graph input; returns the user's in ABI order."""
+def copied_bytes(target: str, graph: Graph, steps: list[Step]) -> dict[str, int]:
+    """Bytes that copies between layouts read and write in each forward, by the first node of their step.
+
+    Copies that bring results into the caller's memory belong to the step that makes the output. Nothing where
+    a step stays with PyTorch, or cannot be lowered.
+    """
+    try:
+        program = lower_steps("plan", target, graph, steps)
+    except UnloweredError:
+        return {}
+    step_of = {node.name: step.nodes[0].name for step in steps for node in step.nodes}
+    result: dict[str, int] = {}
+    waiting, last = 0, ""
+    for kernel in program.kernels:
+        if not kernel.nodes:  # computes nothing: a copy
+            waiting += 2 * _written_bytes(kernel)
+        elif kernel.nodes:
+            last = step_of[kernel.nodes[0]]
+            result[last] = result.get(last, 0) + waiting
+            waiting = 0
+    if last:
+        result[last] += waiting
+    return result
+
+
+def _written_bytes(kernel: Kernel) -> int:
+    if isinstance(kernel, LibraryCall):
+        return sum(view.numel * SCALAR_BYTES[view.dtype] for view in kernel.operation.writes())
+    assert isinstance(kernel, PointwiseKernel)
+    return sum(prod(kernel.space) * SCALAR_BYTES[access.buffer.dtype] for access in kernel.stores)
+
+
+def _bind_inputs(lowering: Lowering, graph: Graph, *, strided: bool) -> tuple[View, ...]:
+    """Binds every graph input; returns the user's in ABI order, as captured where `strided`, else dense."""
     users: list[View] = []
     for item in graph.inputs:
         is_user = item.kind == "user"
         key = (item.name, 0)
         used = is_user or bool(lowering.index.users(key)) or lowering.index.leaves(key)
+        strides = _input_strides(item.spec) if is_user and strided else row_major(item.spec.shape)
         buffer = Buffer(
             lowering.unique(item.name),
             scalar(item.spec.dtype) if used else "uint8",
-            item.spec.numel,
+            span_elements(item.spec.shape, strides),
             "input" if is_user else "param",
             position=len(users) if is_user else 0,
             source=item.target if item.kind in ("parameter", "buffer") else "",
             data=constant_data(item) if used and item.kind == "constant" else None,
         )
-        view = View(buffer, item.spec.shape, row_major(item.spec.shape))
+        view = View(buffer, item.spec.shape, strides)
         lowering.bind(key, view)
         if is_user:
             users.append(view)
     return tuple(users)
+
+
+def _input_strides(spec: TensorSpec) -> tuple[int, ...]:
+    """The strides in which a program reads an input: those that it was captured with.
+
+    Row-major where elements of it share memory otherwise than by repeating along a dim (a window that slides
+    over a vector): a caller's tensor need not share any, and could not be copied into such a layout.
+    """
+    if spec.stride is None:
+        return row_major(spec.shape)
+    walked = sorted(
+        (step, size) for size, step in zip(spec.shape, spec.stride, strict=True) if step and size > 1
+    )
+    reach = 0
+    for step, size in walked:
+        if step <= reach:
+            return row_major(spec.shape)
+        reach += (size - 1) * step
+    return spec.stride
 
 
 def constant_data(item: GraphInput) -> bytes:

@@ -7,6 +7,7 @@ from stitch_planner.plan import Plan
 from stitch_planner.stitcher.emit.cpu.emit_partial import MAIN as PARTIAL_MAIN
 from stitch_planner.stitcher.emit.cpu.emit_partial import emit_partial
 from stitch_planner.stitcher.graph.partition import partition
+from stitch_planner.stitcher.graph.simplify import unembedded, with_attributes
 from stitch_planner.stitcher.kernel_program import lower_steps
 from stitch_planner.stitcher.lower.graph_index import GraphIndex
 from stitch_planner.stitcher.lower.kernel_ir import SCALAR_BYTES
@@ -81,7 +82,10 @@ def stitch(
         for step in plan.steps
     ]
     on_cpu = task.target == "cpu"
-    needs_python = on_cpu and (updates_buffers(task, facts) or _takes_other_types(simple))
+    # A native program is given parameters and buffers only; `ModelNew` has other attributes as well.
+    attributes = unembedded(simple) if on_cpu and facts.entry_kind != "function" else ()
+    simple = with_attributes(simple, attributes)
+    needs_python = on_cpu and bool(attributes or updates_buffers(task, facts) or _takes_other_types(simple))
     # Templates can refuse late, while they lower a node. Such nodes become eager and everything is
     # partitioned again, since groups that they were part of fall apart. Each turn adds a node to `left` or
     # changes to Python, so the loop ends.
@@ -92,7 +96,7 @@ def stitch(
         needs_python = needs_python or (on_cpu and any(step.template is None for step in steps))
         try:
             if needs_python:
-                files = emit_partial(task, facts, simple, steps, sources or {}, summary, left)
+                files = emit_partial(task, facts, simple, steps, sources or {}, summary, left, attributes)
                 return Stitched(files, PARTIAL_MAIN, "kernelbench", (*plan.notes, *_left(left)))
             program = lower_steps(task.name, task.target, simple, steps)
         except UnloweredError as error:

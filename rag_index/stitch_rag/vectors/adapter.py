@@ -9,18 +9,32 @@ later (docs/decisions/0024-phrases.md). It fits one model's weights, and is left
 
 import hashlib
 import importlib
+from dataclasses import dataclass
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
 
-FILE = "minilm-cuda.safetensors"
-"""Beside this module: for each layer that it changes, `NAME.up` and `NAME.down`."""
 _WEIGHTS = "model.safetensors"
-_FITS = "f8e70f645382c7ded53450d8e886fbde06f62a0c95ae32cb51c4798fa0be2fc4"
-"""Hash over `sample_of` the weights that it was learned for."""
-_HASH = "d4c7f437af68b714bcc9f8d1204beb26adab7bc05aefc43e41d2e2a79e158be3"
-"""SHA-256 of the adapter's file."""
 _SAMPLES, _SAMPLE_BYTES = 512, 1024
+
+
+@dataclass(frozen=True)
+class WeightAdapter:
+    """A file with a change of one model's weights."""
+
+    file: str
+    """Beside this module: for each layer that it changes, `NAME.up` and `NAME.down`."""
+    fits: str
+    """Hash over `sample_of` the weights that it was learned for."""
+    sha256: str
+    """Of the adapter's file."""
+
+
+MINILM_CUDA = WeightAdapter(
+    file="minilm-cuda.safetensors",
+    fits="f8e70f645382c7ded53450d8e886fbde06f62a0c95ae32cb51c4798fa0be2fc4",
+    sha256="d4c7f437af68b714bcc9f8d1204beb26adab7bc05aefc43e41d2e2a79e158be3",
+)
 
 
 def sample_of(path: Path) -> bytes:
@@ -37,20 +51,20 @@ def sample_of(path: Path) -> bytes:
     return b"".join(pieces)
 
 
-def adapter_for(folder: Path) -> bytes | None:
+def adapter_for(folder: Path, known: WeightAdapter = MINILM_CUDA) -> bytes | None:
     """The adapter's file, where it was learned for the model in a folder and is whole.
 
     Raises:
         OSError: the folder cannot be read.
     """
     weights = folder / _WEIGHTS
-    if not weights.is_file() or hashlib.sha256(sample_of(weights)).hexdigest() != _FITS:
+    if not weights.is_file() or hashlib.sha256(sample_of(weights)).hexdigest() != known.fits:
         return None
     try:
-        adapter = (package_files("stitch_rag") / "vectors" / FILE).read_bytes()
+        adapter = (package_files("stitch_rag") / "vectors" / known.file).read_bytes()
     except OSError:  # a package without it: the model is as good as it was
         return None
-    return adapter if hashlib.sha256(adapter).hexdigest() == _HASH else None
+    return adapter if hashlib.sha256(adapter).hexdigest() == known.sha256 else None
 
 
 def adapt(model: Any, adapter: bytes) -> None:

@@ -13,7 +13,6 @@ from stitch_tools.models.base import sha256_hex
 _LONGEST = 350
 """Characters: what follows the beginning blurs the meaning, and takes most of the time."""
 _BATCH = 512
-_TELL_EVERY_S = 10.0
 _LEFT_OUT = frozenset(("cupti", "cute", "cutlass", "nvvm"))
 """Libraries whose entries are found by name only: they would be half of the vectors and drown the rest."""
 _SAID_SINGLY = frozenset(("note", "diagnostic"))
@@ -56,17 +55,19 @@ def wanted_vectors(store: IndexStore) -> Iterator[tuple[str, str, int]]:
 class _Pace:
     """Reports the progress and the remaining time at intervals."""
 
-    def __init__(self, rows: Sequence[tuple[str, str]], progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, rows: Sequence[tuple[str, str]], progress: Callable[[str], None], every_s: float
+    ) -> None:
         # Long texts come last and take longer: time goes with the letters.
         self._letters = list(itertools.accumulate((len(text) for _, text in rows), initial=0))
-        self._progress = progress
+        self._progress, self._every_s = progress, every_s
         self._began = time.monotonic()
         self._told: float | None = None
 
     def tell(self, done: int) -> None:
-        """Report at the start, and then at most once in ten seconds."""
+        """Report at the start, and then at most once in `every_s` seconds."""
         now = time.monotonic()
-        if self._told is not None and now - self._told < _TELL_EVERY_S:
+        if self._told is not None and now - self._told < self._every_s:
             return
         self._told = now
         message = f"{done} of {len(self._letters) - 1} vectors"
@@ -80,7 +81,13 @@ class CollectionError(Exception):
     """The child does not start, or what is stored cannot be read."""
 
 
-def follow(wanted: Mapping[str, str], child: VectorChild, progress: Callable[[str], None]) -> int | None:
+def follow(
+    wanted: Mapping[str, str],
+    child: VectorChild,
+    progress: Callable[[str], None],
+    *,
+    tell_every_s: float = 10.0,
+) -> int | None:
     """How many vectors were made of the texts by id; others are removed. None where the child failed.
 
     Raises:
@@ -94,7 +101,7 @@ def follow(wanted: Mapping[str, str], child: VectorChild, progress: Callable[[st
             return None
     # Texts of one length go together: the model pads a batch to its longest.
     missing = sorted((row for row in wanted.items() if row[0] not in there), key=lambda row: len(row[1]))
-    pace = _Pace(missing, progress)
+    pace = _Pace(missing, progress, tell_every_s)
     for start in range(0, len(missing), _BATCH):
         pace.tell(start)
         if not child.add(missing[start : start + _BATCH]):

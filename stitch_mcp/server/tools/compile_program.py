@@ -1,6 +1,7 @@
 """`compile_program`: builds a program and shows the compiler's messages."""
 
 import re
+from pathlib import PurePosixPath
 from typing import ClassVar
 
 from stitch_mcp.server.job_context import JobContext
@@ -33,11 +34,11 @@ class BuildAnswer(ToolAnswer):
     ok: bool | None = None
     """Whether it compiled."""
     diagnostics: tuple[str, ...] = ()
-    """Compiler messages, errors first: file:line:column: severity: text."""
+    """Errors first: file:line:column: severity: text."""
     docs: tuple[str, ...] = ()
     """Documentation on the first errors."""
     kernels: tuple[str, ...] = ()
-    """Registers, shared memory and spills of each CUDA kernel."""
+    """Each CUDA kernel: registers, shared memory, spills."""
     cache_hit: bool | None = None
     wall_s: float | None = None
     command: str | None = None
@@ -72,8 +73,8 @@ def compile_program(request: CompileProgram, work: JobContext) -> BuildAnswer:
         artifact=workbench.workspace.store.put_fact(build),
         program_id=named,
         ok=build.ok,
-        diagnostics=tuple(_line(item) for item in _gravest(build)),
-        docs=advice(work.config, _queries(build)) if not build.ok else (),
+        diagnostics=tuple(_line(item) for item in gravest(build)),
+        docs=advice(work.config, _queries(build), cpu=program.target == "cpu") if not build.ok else (),
         kernels=tuple(_kernel(item) for item in build.resources[:_MOST_MESSAGES]),
         cache_hit=build.cache_hit,
         wall_s=round(build.wall_s, 2) if build.wall_s is not None else None,
@@ -82,14 +83,22 @@ def compile_program(request: CompileProgram, work: JobContext) -> BuildAnswer:
     )
 
 
-def _gravest(build: Build) -> list[Diagnostic]:
+def gravest(build: Build) -> list[Diagnostic]:
+    """The messages that are shown, the most severe first."""
     order = ("fatal", "error", "warning", "note")
-    return sorted(build.diagnostics, key=lambda item: order.index(item.severity))[:_MOST_MESSAGES]
+    # A warning about a system's header is about nothing that a program can change.
+    own = [item for item in build.diagnostics if item.severity in order[:2] or not _in_system(item)]
+    return sorted(own, key=lambda item: order.index(item.severity))[:_MOST_MESSAGES]
+
+
+def _in_system(item: Diagnostic) -> bool:
+    """Whether a message is about a header of the compiler, the system or a library."""
+    return item.file is not None and PurePosixPath(item.file).is_absolute()
 
 
 def _queries(build: Build) -> list[str]:
     """Queries for the documentation: the errors; warnings only if there is no error, notes never."""
-    rows = [item for item in _gravest(build) if item.doc_query and item.severity != "note"]
+    rows = [item for item in gravest(build) if item.doc_query and item.severity != "note"]
     errors = [item for item in rows if item.severity in ("fatal", "error")]
     return [item.doc_query for item in errors or rows]
 
@@ -121,7 +130,7 @@ def _next(build: Build, where: dict[str, str], program: Program) -> tuple[Remedy
         return (Remedy(tool="check_program", arguments=arguments, why="see whether it computes the same"),)
     arguments = {**where, "files": {program.main: "FIXED SOURCE"}}
     repair = Remedy(tool="compile_program", arguments=arguments, why="fix what `diagnostics` lists")
-    if _OURS.search(" ".join(item.message for item in _gravest(build))):
+    if _OURS.search(" ".join(item.message for item in gravest(build))):
         why = "read the interface"
         return (repair, Remedy(tool="get_artifact", arguments={"id": "stitch://abi"}, why=why))
     query = next(iter(_queries(build)), "")
@@ -136,7 +145,7 @@ TOOL = Tool(
     title="Compile a program",
     description=(
         "Builds a program (C++ or CUDA C++ with the ABI of stitch://abi) and returns compiler messages by "
-        "file and line, and each kernel's registers and spills. Cached by content. C++ 2 to 10 s, CUDA 5 to "
+        "file and line, and each kernel's registers and spills. Cached. C++ 2 to 10 s, CUDA 5 to "
         "60 s. Next: check_program."
     ),
     request=CompileProgram,

@@ -6,12 +6,15 @@ from urllib.parse import quote
 from pydantic import Field
 
 from stitch_mcp.server.artifacts import Artifact, find_artifact
+from stitch_mcp.server.evidence_summary import summarized
 from stitch_mcp.server.render import blot_text
 from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import Tool, ToolAnswer, ToolRequest
 from stitch_tools.models.remedy import Remedy
 
 PAGE_CHARS = 6000
+_WHOLE = "json"
+"""The path of a fact as it is stored, where tables do not do."""
 _ROW_CHARS = 4
 """Quotes and comma around a row of a JSON list."""
 
@@ -20,9 +23,9 @@ class GetArtifact(ToolRequest):
     """Arguments of get_artifact."""
 
     id: str
-    """artifact, program_id, task_id or run_id of an earlier result; or stitch://abi, stitch://guide, ..."""
+    """artifact, program_id, task_id, run_id, or a URI: stitch://skeleton, ..."""
     path: str = ""
-    """File of a program, task or run. Left out: its files are listed."""
+    """File of a program, task or run; left out: their list. json: evidence whole."""
     offset: int = Field(default=0, ge=0)
     """Character (in a list of files: file) to start at."""
 
@@ -31,6 +34,7 @@ class ArtifactAnswer(ToolAnswer):
     """A page of text, or a list of files."""
 
     QUOTED: ClassVar[tuple[str, ...]] = ("files", "text")
+    NEVER_SET: ClassVar[tuple[str, ...]] = ("job_id", "run_id", "artifact")
 
     kind: str | None = None
     files: tuple[str, ...] = ()
@@ -56,6 +60,8 @@ def reply(request: GetArtifact, server_context: ServerContext) -> ArtifactAnswer
         )
     else:
         artifact = find_artifact(server_context, request.id, request.path)
+        if artifact.kind == "fact" and request.path != _WHOLE:
+            artifact = summarized(artifact)
     if artifact.text is None:
         return _listed(request, artifact)
     # Before it is cut into pages: half a secret would be known by nobody.
@@ -103,7 +109,7 @@ TOOL = Tool(
     name="get_artifact",
     title="Read an artifact",
     description=(
-        "Reads an item by its id from a result: evidence in full, a program's or task's sources, a run's "
+        "Reads an item by its id from a result: evidence as tables, a program's or task's sources, a run's "
         "log and files. Pages of 6000 characters."
     ),
     request=GetArtifact,

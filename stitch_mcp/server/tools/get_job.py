@@ -11,6 +11,7 @@ class GetJob(ToolRequest):
     """Arguments of get_job."""
 
     job_id: str
+    """From a `working` answer."""
     wait_s: float = Field(default=30.0, ge=0, le=MAX_WAIT_S)
     """Seconds to wait for its end."""
 
@@ -24,7 +25,7 @@ TOOL = Tool(
     name="get_job",
     title="Wait for a job",
     description=(
-        "Waits up to wait_s for a job that another tool left `working`, and returns its result or progress. "
+        "Waits up to wait_s for a job that a tool left `working`; returns its result or progress. "
         "An `interrupted` job is resumed by the call in next_steps."
     ),
     request=GetJob,

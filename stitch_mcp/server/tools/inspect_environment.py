@@ -1,6 +1,7 @@
 """`inspect_environment`: what this machine can do, and what it lacks."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -10,6 +11,9 @@ from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import SlowRequest, Tool, ToolAnswer
 from stitch_tools.models.remedy import Remedy
 
+_OF_CUDA = ("GPU", "nvcc", "nvcc host compiler", "cuBLASLt", "ncu", "nsys", "torch and driver", "data plane")
+"""Items without which CPU programs lack nothing."""
+
 
 class InspectEnvironment(SlowRequest):
     """Arguments of inspect_environment."""
@@ -18,14 +22,16 @@ class InspectEnvironment(SlowRequest):
 class EnvironmentAnswer(ToolAnswer):
     """State of this machine."""
 
+    NEVER_SET: ClassVar[tuple[str, ...]] = ("run_id", "artifact")
+
     can_solve_cpu: bool | None = None
-    """Whether C++ programs can be built, checked and timed here."""
+    """Whether C++ programs can be built, checked, timed."""
     can_build_cuda: bool | None = None
     can_measure_cuda: bool | None = None
     workspace: str | None = None
-    """Folder of relative paths; paths outside of it are refused."""
+    """Folder of relative paths; others are refused."""
     found: dict[str, str] = Field(default_factory=dict[str, str])
-    """CPU, GPU, compilers, the interpreter with torch, isolation level."""
+    """CPU, GPU, compilers, torch, isolation."""
     fixes: tuple[str, ...] = ()
     """What is missing, each with its fix."""
 
@@ -63,7 +69,7 @@ def _examined(config: Config, say: Callable[[str], None] | None) -> EnvironmentA
         fixes=tuple(
             f"{item.name}: {item.detail}; {item.fix}"
             for item in report.items
-            if item.status != "ok" and item.fix
+            if item.status != "ok" and item.fix and not (config.target == "cpu" and item.name in _OF_CUDA)
         ),
         next_steps=(step,),
     )

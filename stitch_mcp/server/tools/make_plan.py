@@ -19,13 +19,12 @@ class PlanAnswer(ToolAnswer):
     """The fusion plan."""
 
     predicted_us: float | None = None
-    """Sum of the steps' lower-bound times on this device."""
+    """Sum of the steps' times at measured limits."""
     steps: tuple[str, ...] = ()
-    """In order: number, kind, operations (module) -> outputs; lower-bound time in us and its limit."""
+    """Number, kind, operations (module) -> outputs; estimated us, its limit."""
     eager: int | None = None
     """Steps that the stitcher would leave to PyTorch."""
     notes: tuple[str, ...] = ()
-    """Also if the limits were measured on a busy machine."""
 
 
 def plan(request: MakePlan, work: JobContext) -> PlanAnswer:
@@ -68,12 +67,17 @@ def _next(run_id: str, made: "Plan") -> tuple[Remedy, ...]:
     own = Remedy(
         tool="compile_program",
         arguments={"run_id": run_id, "files": {name: "YOUR SOURCE"}},
-        why='build your own program; get_artifact {"id": "stitch://abi"} shows its interface',
+        why="build your own program, from the skeleton",
+    )
+    skeleton = Remedy(
+        tool="get_artifact",
+        arguments={"id": f"stitch://skeleton/{run_id}"},
+        why="a program for this task that compiles: fill in its forward",
     )
     solve = Remedy(
         tool="solve", arguments={"run_id": run_id}, why="let the stitcher write, check and time one"
     )
-    return (own, solve)
+    return (solve, own, skeleton)
 
 
 TOOL = Tool(
@@ -81,7 +85,7 @@ TOOL = Tool(
     title="Plan the fusion",
     description=(
         "Groups a run's operations into steps that one kernel or library call should compute, with predicted "
-        "times. Use it after analyze_reference, before you write a program. Under 2 s."
+        "times. After analyze_reference, before you write a program. Under 2 s."
     ),
     request=MakePlan,
     answer=PlanAnswer,

@@ -2,10 +2,17 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
+from stitch_mcp.server.evidence_lines import (
+    findings_as_lines,
+    ratios_as_lines,
+    reasons_as_lines,
+    sanitizers_as_line,
+    times_as_lines,
+    work_as_line,
+)
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import NamesProgram
 from stitch_mcp.server.tool import Tool, ToolAnswer
-from stitch_mcp.server.tools.check_program import findings_as_lines, reasons_as_lines, work_as_line
 from stitch_tools.models.acceptance import Verdict
 from stitch_tools.models.program import Build
 from stitch_tools.models.remedy import Remedy
@@ -22,17 +29,20 @@ class ReviewProgram(NamesProgram):
 class ReviewAnswer(ToolAnswer):
     """Evidence by the rubric's dimensions."""
 
-    QUOTED: ClassVar[tuple[str, ...]] = ("honest", "engineering")
+    QUOTED: ClassVar[tuple[str, ...]] = ("honest", "engineering", "times_us")
+    NEVER_SET: ClassVar[tuple[str, ...]] = ("artifact",)
 
     program_id: str | None = None
     honest: tuple[str, ...] = ()
-    """Anti-hacking: what the source and its run show, fatal first. Empty: nothing was found."""
+    """Signs of cheating in source and run, fatal first."""
     engineering: tuple[str, ...] = ()
-    """Kernels with registers and spills, memory errors, speed."""
+    """Kernels with registers and spills, sanitizers."""
+    times_us: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
     coverage: tuple[str, ...] = ()
-    """Which part of the work is the program's own, and the flags of its check."""
+    """The program's own part of the work; flags of its check."""
     open: tuple[str, ...] = ()
-    """Not covered by any evidence yet."""
+    """Without evidence yet."""
 
 
 def review(request: ReviewProgram, work: JobContext) -> ReviewAnswer:
@@ -47,11 +57,14 @@ def review(request: ReviewProgram, work: JobContext) -> ReviewAnswer:
     named = work.program.program_id[:16]
     fatal = sum(row.severity == "fatal" for row in findings)
     return ReviewAnswer(
-        message=f"{fatal} fatal, {len(findings) - fatal} other findings; check: {_named(verdict)}",
+        message=f"{work.named_program}{fatal} fatal, {len(findings) - fatal} other findings; "
+        f"check: {_named(verdict)}",
         run_id=work.subject.run_id,
         program_id=named,
         honest=findings_as_lines(findings),
-        engineering=_engineering(build, checked, bench),
+        engineering=_engineering(build, checked),
+        times_us=times_as_lines(bench) if bench else (),
+        against=ratios_as_lines(bench) if bench else (),
         coverage=_coverage(checked, verdict),
         open=_open(checked, bench),
         next_steps=_next(work, named, verdict, timed=bench is not None),
@@ -89,16 +102,13 @@ def _static(work: JobContext) -> tuple[Finding, ...]:
     )
 
 
-def _engineering(build: Build | None, checked: Check | None, bench: Bench | None) -> tuple[str, ...]:
+def _engineering(build: Build | None, checked: Check | None) -> tuple[str, ...]:
     lines = [f"compiler: {build.compiler}"] if build else []
     for row in build.resources[:8] if build else ():
         spills = row.spill_store_bytes + row.spill_load_bytes
         lines.append(f"{row.kernel[:100]} ({row.arch}): {row.registers} registers, {spills} B spilled")
-    for run in checked.sanitizers if checked else ():
-        lines.append(f"{run.tool}: {run.status}{f' ({run.reason})' if run.reason else ''}"[:200])
-    eager = bench.ratio("eager") if bench else None
-    if eager is not None:
-        lines.append(f"{eager.outcome}: {eager.speedup:.2f}x eager ({eager.low:.2f} to {eager.high:.2f})")
+    if checked is not None:
+        lines.append(f"sanitizers: {sanitizers_as_line(checked)}")
     return tuple(lines)
 
 
@@ -141,9 +151,9 @@ TOOL = Tool(
     name="review_program",
     title="Review a program's evidence",
     description=(
-        "Reads a program's source for signs of cheating and risk, and lists them with what its check and "
-        "timing recorded, the most severe first. Runs nothing. Use it when check_program rejects, or before "
-        "certify_program. About 2 s."
+        "Lists signs of cheating and risk in a program's source, and what its check and timing recorded, "
+        "the most severe first. Runs nothing. For when check_program rejects, or before certify_program. "
+        "About 2 s."
     ),
     request=ReviewProgram,
     answer=ReviewAnswer,

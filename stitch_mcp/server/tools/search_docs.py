@@ -1,6 +1,7 @@
 """`search_docs`: searches the documentation on this machine; hits name their version."""
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -13,10 +14,14 @@ from stitch_tools.models.remedy import Remedy
 
 if TYPE_CHECKING:
     from stitch_rag.results import Hit, SearchResult
+    from stitch_rag.search import Filters
 
 _MOST_TOKENS = 1500
 """Upper limit of an answer, whatever `max_tokens` says."""
 _WHOLE_CHARS = 5000
+_SURE = ("exact", "high")
+"""Confidences with which a hit is worth reading."""
+_MOST_GUESSES = 3
 
 
 class SearchDocs(ToolRequest):
@@ -33,25 +38,27 @@ class SearchDocs(ToolRequest):
     library: str = ""
     """cudart, cublaslt, cudnn, notes, ..."""
     arch: str = ""
-    """Leave out advice for other GPUs than this: sm_90."""
+    """Leave out advice for other GPUs (sm_90), or for all (cpu)."""
     version: str = ""
     """Of the library, e.g. 13.0."""
     max_tokens: int = Field(default=_MOST_TOKENS, ge=1)
+    """1500 at most."""
 
 
 class DocsAnswer(ToolAnswer):
     """Hits and notices."""
 
     QUOTED: ClassVar[tuple[str, ...]] = ("hits",)
+    NEVER_SET: ClassVar[tuple[str, ...]] = ("job_id", "run_id")
 
     mode: str | None = None
     """lexical, fused (also by meaning), or notes (no index built)."""
     confidence: str | None = None
     """exact, high, low, none."""
     hits: tuple[dict[str, Any], ...] = ()
-    """Best first."""
+    """Best first; ids alone where none fits."""
     nearest: tuple[str, ...] = ()
-    """Existing names similar to one that does not exist."""
+    """Names like one that does not exist."""
     notices: tuple[str, ...] = ()
 
 
@@ -65,20 +72,45 @@ def reply(request: SearchDocs, server_context: ServerContext) -> DocsAnswer:
 
     filters = Filters(_one(request.kind), _one(request.library), request.arch, request.version)
     filtered = filters != Filters()
-    # An answer has a fixed limit of characters; a longer one would be cut in the middle of a hit.
-    tokens = min(request.max_tokens, _MOST_TOKENS)
-    result = server_context.docs.ask(
-        lambda reader: reader.search(request.query, count=request.k, max_tokens=tokens, filters=filters)
-    )
+    result = _searched(request, server_context, filters)
     return DocsAnswer(
         message=_message(result, filtered=filtered),
         mode=result.mode,
         confidence=result.confidence,
-        hits=tuple(_fields(hit) for hit in result.hits),
+        hits=_shown(result),
         nearest=result.nearest,
         notices=result.notices,
         next_steps=_next(request, result, filtered=filtered),
     )
+
+
+def _searched(request: SearchDocs, server_context: ServerContext, filters: "Filters") -> "SearchResult":
+    """The result; of a server for CPU programs without what is about GPUs, unless that alone fits."""
+    from stitch_rag.search import CPU
+
+    # An answer has a fixed limit of characters; a longer one would be cut in the middle of a hit.
+    tokens = min(request.max_tokens, _MOST_TOKENS)
+
+    def search(filters: "Filters") -> "SearchResult":
+        return server_context.docs.ask(
+            lambda reader: reader.search(request.query, count=request.k, max_tokens=tokens, filters=filters)
+        )
+
+    if server_context.config.target != CPU or filters != replace(filters, architecture="", libraries=()):
+        return search(filters)
+    about_cpu = search(replace(filters, architecture=CPU))
+    if about_cpu.confidence in _SURE:
+        return about_cpu
+    whole = search(filters)
+    # A question that names a CUDA symbol is about it, whatever the target.
+    return whole if whole.confidence in _SURE or whole.nearest or not about_cpu.hits else about_cpu
+
+
+def _shown(result: "SearchResult") -> tuple[dict[str, Any], ...]:
+    """The hits; only where to read them where none fits well: a guess is not worth a page."""
+    if result.confidence in _SURE:
+        return tuple(_fields(hit) for hit in result.hits)
+    return tuple({"id": hit.id, "symbol": hit.symbol[:60]} for hit in result.hits[:_MOST_GUESSES])
 
 
 def _entry(request: SearchDocs, server_context: ServerContext) -> DocsAnswer:
@@ -131,7 +163,7 @@ def _message(result: "SearchResult", *, filtered: bool) -> str:
 
 def _next(request: SearchDocs, result: "SearchResult", *, filtered: bool) -> tuple[Remedy, ...]:
     steps: list[Remedy] = []
-    if result.hits and result.hits[0].shortened:
+    if result.hits and (result.hits[0].shortened or result.confidence not in _SURE):
         why = "read the best hit in full"
         steps.append(Remedy(tool="search_docs", arguments={"id": result.hits[0].id}, why=why))
     if result.nearest:
@@ -147,9 +179,8 @@ TOOL = Tool(
     name="search_docs",
     title="Search the CUDA documentation",
     description=(
-        "Looks up CUDA and library symbols, compiler messages and techniques in this machine's headers and "
-        "in notes on when a technique helps. Use it before you write a call that you are not sure of. Under "
-        "0.1 s."
+        "Looks up library symbols, compiler messages and techniques (CUDA, oneDNN, CPU) in this machine's "
+        "headers and in notes on when they help. Use it before a call that you are not sure of. Under 0.1 s."
     ),
     request=SearchDocs,
     answer=DocsAnswer,

@@ -18,7 +18,7 @@ class Model(torch.nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(128, 256), torch.randn(128, 256)]
+    return [torch.randn(16, 32), torch.randn(16, 32)]
 """
 
 PROGRAM = """

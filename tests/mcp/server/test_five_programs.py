@@ -19,7 +19,7 @@ from stitch_mcp.server.tools.solve import SolveAnswer
 from stitch_planner.workbench import Workbench
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.trial import Trial
-from stitch_tools.models.program import STITCHER
+from stitch_tools.models.program import STITCHER, Program
 from stitch_tools.models.verdict import Bench
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
@@ -101,7 +101,8 @@ DRAFTS = ((24, RELU), (1, "x[i]"), (1, RELU), (12, RELU))
 class BusyBench(Workbench):
     """Times beside eager alone, and as it is while others use the machine: the programs differ by factors."""
 
-    def benchmark(self, trial: Trial, *, quick: bool) -> Bench:
+    def benchmark(self, trial: Trial, *, quick: bool, other: Program | None = None) -> Bench:
+        del other
         options = BenchOptions(quick=quick, baselines=("eager",), cache_dir=self.cache_dir)
         few = {"min_rounds": 10, "max_rounds": 10, "blocks_per_visit": 1}
         # No probe: on a busy machine one of them doubts a time, and this test is about what a run keeps.

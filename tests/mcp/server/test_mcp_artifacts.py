@@ -8,12 +8,18 @@ import pytest
 from stitch_mcp.config import Config
 from stitch_mcp.server.artifacts import find_artifact
 from stitch_mcp.server.render import render
+from stitch_mcp.server.request_inputs import job_request
 from stitch_mcp.server.resources import read_resource
 from stitch_mcp.server.server_context import ServerContext
+from stitch_mcp.server.tool_list import find_tool
 from stitch_mcp.server.tools.get_artifact import GetArtifact, reply
+from stitch_planner.opening import begin_run
+from stitch_planner.runs.recorder import record_program
+from stitch_planner.workbench import Workbench
 from stitch_tools.errors import StoreError, UsageError
-from stitch_tools.models.program import Program
-from stitch_tools.models.task import SourceFile
+from stitch_tools.models.program import STITCHER, Program
+from stitch_tools.models.task import SourceFile, Task
+from stitch_tools.run.interpreter import Interpreter
 
 
 def test_an_artifact_that_was_read_before_is_refused_once_its_file_is_damaged(tmp_path: Path) -> None:
@@ -48,6 +54,27 @@ def test_a_long_list_of_files_is_read_in_pages(tmp_path: Path) -> None:
         steps = answer.get("next_steps", [])
         arguments = steps[0]["arguments"] if steps else None
     assert seen == [f"{path} (1 bytes)" for path in paths]
+
+
+def test_the_program_of_a_run_is_found_by_the_id_that_solve_names(tmp_path: Path) -> None:
+    server_context = ServerContext(config=Config(workspace=tmp_path))
+    workspace = server_context.workspace
+    task = Task(name="model", files=(), main="model.py")
+    files = workspace.store.put_files({"program.cpp": b"int x;"})
+    program = Program(format="native", target="cpu", files=files, main="program.cpp", author=STITCHER)
+    interpreter = Interpreter("python3", "3.11.0", "2.13.0", "own")
+    run = begin_run(Workbench(workspace, interpreter), task, coder=STITCHER)
+    record_program(run, program)
+    run.close()
+    named = program.program_id[:16]
+    assert find_artifact(server_context, named).files == ("program.cpp (6 bytes)",)
+    assert find_artifact(server_context, named, "program.cpp").text == "int x;"
+    check_program = find_tool("check_program")
+    arguments = {"program": named, "reference": workspace.store.put_fact(task)}
+    job = job_request(server_context, check_program, check_program.request.model_validate(arguments))
+    assert job.subject.program_id == program.program_id
+    with pytest.raises(UsageError, match="names no artifact"):
+        find_artifact(server_context, "0" * 16)
 
 
 def run_of(root: Path) -> tuple[ServerContext, Path]:

@@ -148,6 +148,26 @@ async def test_solve_goes_on_with_the_accepted_program_of_a_run_that_was_never_p
     assert (solved.program_id or "")[:16] == judged["program_id"] == certified["program_id"]
 
 
+@pytest.mark.exhaustive
+async def test_solve_adds_a_program_of_the_stitcher_to_a_run_that_was_certified(
+    workspace: Path, server_context: ServerContext
+) -> None:
+    async with Client(build_server(server_context)) as client:
+        opened = await settled(client, "analyze_reference", {"reference": "model.py"})
+        where = {"run_id": opened["run_id"]}
+        own = await settled(client, "check_program", {**where, "files": {"program.cpp": PROGRAM}})
+        assert own["verdict"] == "accepted"
+        await settled(client, "certify_program", where)
+        solved = await settled(client, "solve", where)
+        authors = [row.author for row in show_run(workspace, opened["run_id"]).attempts]
+        assert authors == ["outside", "stitcher"]
+        read = await settled(client, "get_artifact", {"id": solved["program_id"]})
+        assert read["kind"] == "program"
+        again = await settled(client, "solve", where)
+        assert again["program_id"] == solved["program_id"]
+        assert len(show_run(workspace, opened["run_id"]).attempts) == 2, "the stitcher has had its turn"
+
+
 def test_the_transcript_in_the_documentation_goes_the_whole_way() -> None:
     page = (ROOT / "docs" / "mcp-journey.md").read_text(encoding="utf-8")
     titles = re.findall(r"^## \d+\. `(\w+)`", page, re.MULTILINE)

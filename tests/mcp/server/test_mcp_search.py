@@ -138,7 +138,7 @@ async def test_a_compiler_error_brings_what_documentation_says_of_it(workspace: 
         look = next(step for step in answer["next_steps"] if step["tool"] == "search_docs")
         found = (await client.call_tool(look["tool"], look["arguments"])).structured_content
     assert "undeclared_thing" in look["arguments"]["query"]
-    assert found["hits"][0]["kind"] == "diagnostic"
+    assert found["hits"][0]["id"] == "compiler/identifier is undefined"
 
 
 def index_header(cache: Path, folder: Path, text: str) -> None:

@@ -48,7 +48,8 @@ async def test_runs_programs_and_guides_are_read_as_resources(
     run_id, program_id = run
     async with Client(build_server(server_context), mode=mode) as client:
         fixed = [str(row.uri) for row in (await client.list_resources()).resources]
-        assert fixed == ["stitch://guide", "stitch://abi", "stitch://contract"]
+        names = ("guide", "abi", "contract", "skills", "skeleton")
+        assert fixed == [f"stitch://{name}" for name in names]
         assert "stitch_forward" in await text_of(client, "stitch://abi")
         templates = [row.uri_template for row in (await client.list_resource_templates()).resource_templates]
         assert {"stitch://run/{run_id}", "stitch://artifact/{id}"} <= set(templates)

@@ -16,7 +16,7 @@ from stitch_mcp.jobs.folder import JobFolder
 from stitch_mcp.jobs.state import JobRequest, JobState, Subject
 from stitch_mcp.named_programs import program_of_files
 from stitch_mcp.server.app import build_server
-from stitch_mcp.server.job_answers import as_argument, job_answer, tool_answer
+from stitch_mcp.server.job_answers import as_argument, failure_words, job_answer, tool_answer
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.server_context import ServerContext, open_server_context
 from stitch_mcp.server.tool_list import find_tool
@@ -206,6 +206,24 @@ def test_a_failed_job_leads_to_a_call_that_can_succeed(
         assert (found.tool, found.arguments) == step
 
 
+@pytest.mark.parametrize("status", ["cancelled", "failed"])
+def test_a_solve_that_ended_early_goes_on_in_its_run(server_context: ServerContext, status: str) -> None:
+    server_context.workspace.prepare()
+    request = JobRequest(tool="solve", arguments={"reference": HASH})
+    JobFolder(server_context.supervisor.jobs, request.job_id).write_request(request)
+    found = {"job_id": request.job_id, "tool": "solve", "status": status, "message": "ended"}
+    with_run = JobState.model_validate({**found, "run_id": "r"})
+    assert tool_answer(server_context, with_run).next_steps[0].arguments == {"run_id": "r"}
+    (again,) = tool_answer(server_context, JobState.model_validate(found)).next_steps
+    assert again.arguments == {"reference": HASH}
+
+
+def test_a_quoted_line_at_a_message_s_end_is_not_run_into_the_next_step() -> None:
+    assert failure_words("it is wrong", "mend it") == "it is wrong. Next: mend it"
+    source = "model.py:5: it is wrong\n    def forward(self, x) -> Output:"
+    assert failure_words(source, "mend it") == f"{source}\nNext: mend it"
+
+
 NO_FACTS = ReferenceFacts(inputs=(), outputs=(), output_structure='"leaf"', parameters=())
 
 
@@ -220,7 +238,7 @@ class TimedBench(Workbench):
         session: Any = None
         yield Trial(task, program, None, session, self.workspace.store, known or NO_FACTS)
 
-    def benchmark(self, trial: Trial, *, quick: bool) -> Bench:
+    def benchmark(self, trial: Trial, *, quick: bool, other: Program | None = None) -> Bench:
         update = {"program_id": trial.program.program_id, "task_id": trial.task.task_id}
         return self.result.model_copy(update=update)
 
@@ -248,7 +266,8 @@ def test_a_timing_that_was_disturbed_can_be_done_again(workspace: Path) -> None:
     nothing = Bench(program_id="", task_id="", outcome="inconclusive", message="no undisturbed round")
     work = accepted_in_a_run(workspace, nothing)
     answer = benchmark(BenchmarkProgram(run_id=work.run_id), work)
-    again = next(step for step in answer.next_steps if step.tool == "benchmark_program")
+    again = answer.next_steps[0]
+    assert again.tool == "benchmark_program"
     # Without `rerun` the same call gives the same result.
     assert again.arguments["rerun"] is True
     BenchmarkProgram.model_validate(again.arguments)

@@ -43,7 +43,7 @@ def load_reference(path: Path) -> ModuleType:
     return module
 
 
-class Side:
+class MutantSide:
     """One of the two programs."""
 
     def __init__(self, path: str, libraries: Sequence[str]) -> None:
@@ -86,8 +86,8 @@ class Search:
     """Both programs, and what was seen of them so far."""
 
     source: ModuleType
-    original: Side
-    mutant: Side
+    original: MutantSide
+    mutant: MutantSide
     runs: int = 0
     worst: float = 0.0
     """Largest difference so far, by what rounding explains."""
@@ -192,7 +192,7 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
 def main() -> int:
     torch.manual_seed(20261121)
     spec = json.loads(sys.argv[1])
-    original, mutant = (Side(spec[name], spec["libraries"]) for name in ("original", "mutant"))
+    original, mutant = (MutantSide(spec[name], spec["libraries"]) for name in ("original", "mutant"))
     print(Search(load_reference(Path(spec["reference"])), original, mutant).find())
     return 0
 

@@ -164,7 +164,7 @@ def spread(rows: Sequence[Row], count: int) -> list[Row]:
     return [rows[index * len(rows) // count] for index in range(count)]
 
 
-class Bench:
+class MutantBench:
     """A warm session that judges mutants; they are built ahead, in the background."""
 
     def __init__(self, session: TargetSession, root: Path, *, cross_check: bool = False) -> None:
@@ -225,6 +225,8 @@ class Bench:
             ),
             OPTIONS,
         )
+        if check.status == "accepted" and "unguarded" in check.flags:
+            return "unguarded", next(row.message for row in check.findings if row.rule == "unguarded")
         return check.status, check.message
 
     def _judge(
@@ -330,7 +332,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         root = Path(folder)
         session = TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch")
-        with session, Bench(session, root, cross_check=options.cross_check) as bench:
+        with session, MutantBench(session, root, cross_check=options.cross_check) as bench:
             for result in bench.judge(rows):
                 results.append(result)
                 where = f"{result.program}/{result.operator}:{result.line}"

@@ -40,10 +40,10 @@ class Edit:
         return self.head.encode() + source[: self.start] + self.text.encode() + source[self.end :]
 
 
-Operator = Callable[["Body"], Iterator[Edit]]
+Operator = Callable[["SourceBody"], Iterator[Edit]]
 
 
-class Body:
+class SourceBody:
     """The functions of a source that faults may be put into."""
 
     def __init__(self, source: bytes, functions: tuple[str, ...]) -> None:
@@ -156,7 +156,7 @@ def _is_arithmetic(node: Node) -> bool:
     return False
 
 
-def loop_ends_early(body: Body) -> Iterator[Edit]:
+def loop_ends_early(body: SourceBody) -> Iterator[Edit]:
     """The last turn of a loop is left out: a dropped tail."""
     for node in body.of("for_statement"):
         for row in _walk(node.child_by_field_name("condition") or node):
@@ -168,7 +168,7 @@ def loop_ends_early(body: Body) -> Iterator[Edit]:
     yield from _template_numbers(body, r"using (?:Outer|Inner) = Dims<(?:\d+, )*(\d+)>", -1)
 
 
-def loop_starts_late(body: Body) -> Iterator[Edit]:
+def loop_starts_late(body: SourceBody) -> Iterator[Edit]:
     """The first turn of a loop is left out."""
     for node in body.of("for_statement"):
         first = node.child_by_field_name("initializer")
@@ -177,7 +177,7 @@ def loop_starts_late(body: Body) -> Iterator[Edit]:
                 yield _replaced(row, "1")
 
 
-def loop_overruns(body: Body) -> Iterator[Edit]:
+def loop_overruns(body: SourceBody) -> Iterator[Edit]:
     """A loop makes one turn too many."""
     for node in body.of("for_statement"):
         condition = node.child_by_field_name("condition")
@@ -187,7 +187,7 @@ def loop_overruns(body: Body) -> Iterator[Edit]:
                 yield _replaced(sign, "<=")
 
 
-def boundary_shifted(body: Body) -> Iterator[Edit]:
+def boundary_shifted(body: SourceBody) -> Iterator[Edit]:
     """< instead of <=, > instead of >=, outside of loop heads."""
     for node, left, _ in body.binary(*_STRICTER):
         sign, around = node.child_by_field_name("operator"), node.parent
@@ -198,7 +198,7 @@ def boundary_shifted(body: Body) -> Iterator[Edit]:
             yield _replaced(sign, _STRICTER[text(sign)])
 
 
-def condition_dropped(body: Body) -> Iterator[Edit]:
+def condition_dropped(body: SourceBody) -> Iterator[Edit]:
     """A mask or boundary is not looked at."""
     for node in body.of("if_statement"):
         condition = node.child_by_field_name("condition")
@@ -212,7 +212,7 @@ def condition_dropped(body: Body) -> Iterator[Edit]:
         yield _replaced(node, text(left))
 
 
-def wrong_epsilon(body: Body) -> Iterator[Edit]:
+def wrong_epsilon(body: SourceBody) -> Iterator[Edit]:
     """A small constant is ten times larger, or zero."""
     for node in body.of("number_literal"):
         value = _floating(node)
@@ -221,7 +221,7 @@ def wrong_epsilon(body: Body) -> Iterator[Edit]:
             yield _replaced(node, "0.0f")
 
 
-def wrong_constant(body: Body) -> Iterator[Edit]:
+def wrong_constant(body: SourceBody) -> Iterator[Edit]:
     """A constant is off in its fourth digit."""
     for node in body.of("number_literal"):
         value = _floating(node)
@@ -236,7 +236,7 @@ def _floating(node: Node) -> float | None:
         return None
 
 
-def lower_precision(body: Body) -> Iterator[Edit]:
+def lower_precision(body: SourceBody) -> Iterator[Edit]:
     """A value is rounded to bfloat16."""
     for _, _, value in body.declared():
         if not _is_number(value) and value.type != "initializer_list":
@@ -248,14 +248,14 @@ def lower_precision(body: Body) -> Iterator[Edit]:
             yield _replaced(node, f"{text(left)} = rounded({new})", ROUNDED)
 
 
-def stale_value(body: Body) -> Iterator[Edit]:
+def stale_value(body: SourceBody) -> Iterator[Edit]:
     """An accumulator keeps what it had before."""
     for node, _, value in body.declared():
         if _is_number(value) or text(value) == "{0}" or "infinity" in text(value):
             yield Edit(node.start_byte, node.start_byte, "static thread_local ")
 
 
-def wrong_stride(body: Body) -> Iterator[Edit]:
+def wrong_stride(body: SourceBody) -> Iterator[Edit]:
     """A stride is one too small."""
     for node, _, right in body.binary("*"):
         if _in_index(node):
@@ -263,7 +263,7 @@ def wrong_stride(body: Body) -> Iterator[Edit]:
     yield from _template_numbers(body, r"Operand<float, (\d{2,}), 1>", -1)
 
 
-def wrong_axis(body: Body) -> Iterator[Edit]:
+def wrong_axis(body: SourceBody) -> Iterator[Edit]:
     """Two indices have changed places."""
     for node, left, right in body.binary("+"):
         if _in_index(node) and left.type == "binary_expression" and _sign(left) == "*":
@@ -272,7 +272,7 @@ def wrong_axis(body: Body) -> Iterator[Edit]:
                 yield _replaced(node, f"({text(right)}) * {text(size)} + ({text(factor)})")
 
 
-def index_off_by_one(body: Body) -> Iterator[Edit]:
+def index_off_by_one(body: SourceBody) -> Iterator[Edit]:
     """The neighbour of an element is read."""
     for node in body.of("subscript_expression"):
         parent = node.parent
@@ -283,7 +283,7 @@ def index_off_by_one(body: Body) -> Iterator[Edit]:
         yield _replaced(inner, f"{text(inner)} + 1")
 
 
-def swapped_operands(body: Body) -> Iterator[Edit]:
+def swapped_operands(body: SourceBody) -> Iterator[Edit]:
     """b - a instead of a - b, b / a instead of a / b."""
     for node, left, right in body.binary("-", "/"):
         if _is_arithmetic(node):
@@ -293,7 +293,7 @@ def swapped_operands(body: Body) -> Iterator[Edit]:
             yield Edit(found.start(), found.end(), second)
 
 
-def wrong_sign(body: Body) -> Iterator[Edit]:
+def wrong_sign(body: SourceBody) -> Iterator[Edit]:
     """- instead of +."""
     for node, _, _ in body.binary("+"):
         sign = node.child_by_field_name("operator")
@@ -305,7 +305,7 @@ def wrong_sign(body: Body) -> Iterator[Edit]:
             yield _replaced(sign, "-=")
 
 
-def missing_max(body: Body) -> Iterator[Edit]:
+def missing_max(body: SourceBody) -> Iterator[Edit]:
     """The maximum is not subtracted before an exponential."""
     for node in body.of("call_expression"):
         called, given = node.child_by_field_name("function"), node.child_by_field_name("arguments")
@@ -317,14 +317,14 @@ def missing_max(body: Body) -> Iterator[Edit]:
                 yield _replaced(row, text(left))
 
 
-def missing_factor(body: Body) -> Iterator[Edit]:
+def missing_factor(body: SourceBody) -> Iterator[Edit]:
     """A scale is left out."""
     for node, left, _ in body.binary("*", "/"):
         if _is_arithmetic(node):
             yield _replaced(node, text(left))
 
 
-def skipped_bias(body: Body) -> Iterator[Edit]:
+def skipped_bias(body: SourceBody) -> Iterator[Edit]:
     """The bias of the first column is left out."""
     for node in body.of("subscript_expression"):
         base = text(node.named_children[0])
@@ -333,7 +333,7 @@ def skipped_bias(body: Body) -> Iterator[Edit]:
             yield _replaced(node, f"(({index}) == 0 ? 0.0f : {text(node)})")
 
 
-def last_not_written(body: Body) -> Iterator[Edit]:
+def last_not_written(body: SourceBody) -> Iterator[Edit]:
     """The last turn of the outermost or innermost loop writes nothing."""
     for node in body.of("expression_statement"):
         inner = node.named_children[0] if node.named_children else node
@@ -357,13 +357,13 @@ def _loop(node: Node) -> tuple[str, str] | None:
     return None if left is None or right is None else (text(left), text(right))
 
 
-def wrong_modulo(body: Body) -> Iterator[Edit]:
+def wrong_modulo(body: SourceBody) -> Iterator[Edit]:
     """A remainder of the number after the next."""
     for node, left, right in body.binary("%"):
         yield _replaced(node, f"({text(left)} + 1) % {text(right)}")
 
 
-def wrong_extreme(body: Body) -> Iterator[Edit]:
+def wrong_extreme(body: SourceBody) -> Iterator[Edit]:
     """The smallest instead of the largest, and the other way round."""
     pairs = {"std::max": "std::min", "std::min": "std::max"}
     for node in body.of("call_expression"):
@@ -375,7 +375,7 @@ def wrong_extreme(body: Body) -> Iterator[Edit]:
         yield Edit(found.start(1), found.end(1), "Min")
 
 
-def overwritten_sum(body: Body) -> Iterator[Edit]:
+def overwritten_sum(body: SourceBody) -> Iterator[Edit]:
     """= instead of +=."""
     for node, _, _ in body.assigned():
         sign = node.child_by_field_name("operator")
@@ -383,7 +383,7 @@ def overwritten_sum(body: Body) -> Iterator[Edit]:
             yield _replaced(sign, "=")
 
 
-def _template_numbers(body: Body, pattern: str, change: int) -> Iterator[Edit]:
+def _template_numbers(body: SourceBody, pattern: str, change: int) -> Iterator[Edit]:
     for found in re.finditer(pattern.encode(), body.source):
         yield Edit(found.start(1), found.end(1), str(int(found.group(1)) + change))
 
@@ -422,7 +422,7 @@ def edits(source: bytes, functions: tuple[str, ...], at_most: int) -> list[tuple
         functions: names of the functions that compute.
         at_most: faults in all.
     """
-    body = Body(source, functions)
+    body = SourceBody(source, functions)
     places = [[(operator.__name__, edit) for edit in dict.fromkeys(operator(body))] for operator in OPERATORS]
     rounds = [(rows[0::2] + rows[1::2]) if len(rows) > 2 else rows for rows in places]
     found = [row for turn in itertools.zip_longest(*rounds) for row in turn if row is not None]

@@ -110,7 +110,7 @@ def plants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plants]:
         yield found
 
 
-class ServerContext:
+class BoundarySetup:
     """A session at one level, with the reference loaded."""
 
     def __init__(self, session: TargetSession, plants: Plants, stack: ExitStack) -> None:
@@ -228,7 +228,7 @@ def memory_of(pid: int, needles: dict[str, bytes]) -> set[str]:
 
 
 @pytest.fixture(scope="module", params=LEVELS)
-def room(request: pytest.FixtureRequest, plants: Plants) -> Iterator[ServerContext]:
+def setup(request: pytest.FixtureRequest, plants: Plants) -> Iterator[BoundarySetup]:
     scratch = plants.root / "scratch"
     with (
         ExitStack() as stack,
@@ -238,7 +238,7 @@ def room(request: pytest.FixtureRequest, plants: Plants) -> Iterator[ServerConte
     ):
         if session.sandbox_level != request.param:
             pytest.skip(f"level {request.param} does not work here: {session.sandbox_reason}")
-        yield ServerContext(session, plants, stack)
+        yield BoundarySetup(session, plants, stack)
 
 
 ALLOWED: dict[str, set[str]] = {
@@ -250,30 +250,30 @@ ALLOWED: dict[str, set[str]] = {
 """By level the attacks of raid.py that get something; SECURITY.md has the sentence."""
 
 
-def test_a_program_in_python_gets_nothing_that_its_level_does_not_give(room: ServerContext) -> None:
-    before = (room.plants.victim.read_bytes(), room.plants.victim.stat().st_mode)
-    text = room.raid(*room.python_attacker())
+def test_a_program_in_python_gets_nothing_that_its_level_does_not_give(setup: BoundarySetup) -> None:
+    before = (setup.plants.victim.read_bytes(), setup.plants.victim.stat().st_mode)
+    text = setup.raid(*setup.python_attacker())
     (line,) = [row for row in text.splitlines() if row.startswith("LOOT ")]
     loot: dict[str, list[str]] = json.loads(line.removeprefix("LOOT "))
-    print(room.level, loot)
-    assert set(loot) <= ALLOWED[room.level], loot
-    if room.level == "full":
-        assert (room.plants.victim.read_bytes(), room.plants.victim.stat().st_mode) == before
-    elif room.level == "fs+net":
-        assert room.plants.victim.read_bytes() == before[0]
+    print(setup.level, loot)
+    assert set(loot) <= ALLOWED[setup.level], loot
+    if setup.level == "full":
+        assert (setup.plants.victim.read_bytes(), setup.plants.victim.stat().st_mode) == before
+    elif setup.level == "fs+net":
+        assert setup.plants.victim.read_bytes() == before[0]
         assert set(loot["changes"]) <= {"chmod", "chown", "times", "attribute"}
         assert all(what.startswith("affinity") for what in loot["control"])
-    assert nobody_called(room.plants)
-    assert room.reference.child.is_alive()
+    assert nobody_called(setup.plants)
+    assert setup.reference.child.is_alive()
 
 
-def test_a_native_program_gets_nothing_that_its_level_does_not_give(room: ServerContext) -> None:
-    text = room.raid(*room.native_attacker())
+def test_a_native_program_gets_nothing_that_its_level_does_not_give(setup: BoundarySetup) -> None:
+    text = setup.raid(*setup.native_attacker())
     lines = [row.split()[1] for row in text.splitlines() if row.startswith("LOOT ")]
-    print(room.level, sorted(set(lines)), text[-1500:])
+    print(setup.level, sorted(set(lines)), text[-1500:])
     assert "RAIDED" in text
-    assert set(lines) <= NATIVE_ALLOWED[room.level]
-    assert nobody_called(room.plants)
+    assert set(lines) <= NATIVE_ALLOWED[setup.level]
+    assert nobody_called(setup.plants)
 
 
 NATIVE_ALLOWED: dict[str, set[str]] = {
@@ -331,13 +331,13 @@ def test_a_build_takes_nothing_in_from_outside_the_program(plants: Plants, way: 
     assert str(plants.victim) in refusal
 
 
-def test_a_program_that_builds_itself_takes_no_more_than_it_may_read(room: ServerContext) -> None:
+def test_a_program_that_builds_itself_takes_no_more_than_it_may_read(setup: BoundarySetup) -> None:
     files = {
         "program.py": (ATTACKERS / "builds.py").read_bytes(),
-        "victim.txt": str(room.plants.victim).encode(),
+        "victim.txt": str(setup.plants.victim).encode(),
     }
-    room.plants.victim.write_text(room.plants.home, encoding="utf-8")
-    room.plants.victim.chmod(0o644)
-    text = room.raid(make_program(room.store, files, "program.py", "kernelbench"), None)
-    assert ("BUILT" in text) is (room.level == "process"), text[-1500:]
+    setup.plants.victim.write_text(setup.plants.home, encoding="utf-8")
+    setup.plants.victim.chmod(0o644)
+    text = setup.raid(make_program(setup.store, files, "program.py", "kernelbench"), None)
+    assert ("BUILT" in text) is (setup.level == "process"), text[-1500:]
     assert "BUILT" in text or "file not found" in text

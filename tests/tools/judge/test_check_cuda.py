@@ -24,7 +24,7 @@ pytestmark = [
 TARGET = "cuda:sm_90"
 
 
-class ServerContext:
+class CudaCheckSetup:
     """A warm session with the reference on the GPU."""
 
     def __init__(self, session: TargetSession, store: Store) -> None:
@@ -56,27 +56,29 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module", params=["device", "host"])
-def room(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def setup(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CudaCheckSetup]:
     root = tmp_path_factory.mktemp("cuda")
     with (
         pytest.MonkeyPatch.context() as patch,
         TargetSession(find_interpreter(None, root), scratch_root=root / "scratch") as session,
     ):
         patch.setenv(SETTING, request.param)
-        room = ServerContext(session, Store(root / "store"))
-        with room.reference:
-            if room.reference.plane != request.param:
+        setup = CudaCheckSetup(session, Store(root / "store"))
+        with setup.reference:
+            if setup.reference.plane != request.param:
                 pytest.skip(f"no such plane here: {session.plane().reason}")
-            yield room
+            yield setup
 
 
-def test_a_right_kernel_is_accepted(room: ServerContext) -> None:
-    check = room.check_native("NONE")
+def test_a_right_kernel_is_accepted(setup: CudaCheckSetup) -> None:
+    check = setup.check_native("NONE")
     assert check.status == "accepted", check.message
     assert check.oracle == "fp64"
     assert all(draw.ok for draw in check.draws)
     assert {"own-1", "own-2"} <= {draw.draw for draw in check.draws}
-    assert check.plane == room.session.plane().kind
+    assert check.plane == setup.session.plane().kind
     assert not any("shared memory" in row for row in check.not_checked), check.not_checked
     print(f"{check.sandbox}, {check.wall_s:.2f} s")
 
@@ -92,25 +94,27 @@ def test_a_right_kernel_is_accepted(room: ServerContext) -> None:
         ("UNWRITTEN", "incorrect", "expected"),
     ],
 )
-def test_faults_of_a_kernel_are_told_apart(room: ServerContext, fault: str, status: str, words: str) -> None:
-    check = room.check_native(fault)
+def test_faults_of_a_kernel_are_told_apart(
+    setup: CudaCheckSetup, fault: str, status: str, words: str
+) -> None:
+    check = setup.check_native(fault)
     assert check.status == status, check.message
     assert words in check.message
 
 
-def test_a_write_behind_the_outputs_is_a_finding(room: ServerContext) -> None:
-    check = room.check_native("BEYOND")
+def test_a_write_behind_the_outputs_is_a_finding(setup: CudaCheckSetup) -> None:
+    check = setup.check_native("BEYOND")
     assert "out_of_bounds_write" in [row.rule for row in check.findings]
 
 
-def test_a_kernel_that_never_ends_is_timed_out_and_the_next_check_is_clean(room: ServerContext) -> None:
-    check = room.check_native("SPINS", CheckOptions(call_timeout_s=5))
+def test_a_kernel_that_never_ends_is_timed_out_and_the_next_check_is_clean(setup: CudaCheckSetup) -> None:
+    check = setup.check_native("SPINS", CheckOptions(call_timeout_s=5))
     assert check.status == "timed_out", check.message
-    assert room.check_native("NONE").status == "accepted"
+    assert setup.check_native("NONE").status == "accepted"
 
 
-def test_a_model_new_runs_on_the_gpu(room: ServerContext) -> None:
+def test_a_model_new_runs_on_the_gpu(setup: CudaCheckSetup) -> None:
     source = (PROGRAMS / "linear_relu.py").read_bytes().replace(b"class Model(", b"class ModelNew(")
-    check = room.check({"program.py": source}, "program.py")
+    check = setup.check({"program.py": source}, "program.py")
     assert check.status == "accepted", check.message
     assert check.flags == ("partial",)

@@ -104,7 +104,7 @@ class ModelNew(Seeing):
 
 
 @dataclass(frozen=True)
-class ServerContext:
+class KernelBenchSetup:
     """A warm session."""
 
     session: TargetSession
@@ -116,10 +116,10 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KernelBenchSetup]:
     root = tmp_path_factory.mktemp("published")
     with TargetSession(find_interpreter(None, root), scratch_root=root / "scratch") as session:
-        yield ServerContext(session, Store(root / "store"))
+        yield KernelBenchSetup(session, Store(root / "store"))
 
 
 def smaller(published: Published) -> str:
@@ -139,11 +139,11 @@ def named(text: str, name: str) -> str:
 
 @pytest.mark.parametrize("number", TASKS)
 def test_an_honest_program_is_accepted_and_weak_only_where_nothing_reacts(
-    room: ServerContext, number: int
+    setup: KernelBenchSetup, number: int
 ) -> None:
     published = TASKS[number]
     text = smaller(published)
-    check = room.check(make_task(room.store, text), named(text, "ModelNew"))
+    check = setup.check(make_task(setup.store, text), named(text, "ModelNew"))
     assert check.status == "accepted", check.message
     assert check.flags == (("weak",) if published.weak else ())
     own = next(row for row in check.sensitivity if (row.probe, row.subject) == ("own", "inputs"))
@@ -156,12 +156,12 @@ def test_an_honest_program_is_accepted_and_weak_only_where_nothing_reacts(
 
 @pytest.mark.parametrize("number", TASKS)
 def test_a_program_that_never_looks_at_its_input_is_not_accepted_or_weak(
-    room: ServerContext, number: int
+    setup: KernelBenchSetup, number: int
 ) -> None:
     published = TASKS[number]
     text = smaller(published)
-    task, program = make_task(room.store, text), named(text, "Seeing") + BLIND
-    check = room.check(task, program)
+    task, program = make_task(setup.store, text), named(text, "Seeing") + BLIND
+    check = setup.check(task, program)
     print(f"{number}: {check.status}: {check.message}")
     if published.weak:
         assert (check.status, check.flags) == ("accepted", ("weak",))
@@ -170,5 +170,5 @@ def test_a_program_that_never_looks_at_its_input_is_not_accepted_or_weak(
     assert check.reference_tolerance is not None
     assert check.reference_tolerance.ok or published.reacts, "KernelBench's own rule sees it"
     if published.needs_order_one:
-        without = room.check(task, program, order_one_weights=False, structured=False)
+        without = setup.check(task, program, order_one_weights=False, structured=False)
         assert (without.status, without.flags) == ("accepted", ("weak",)), without.message

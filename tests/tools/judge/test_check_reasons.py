@@ -74,7 +74,7 @@ def test_a_refusal_of_another_size_is_quoted_by_its_message_alone(
 ) -> None:
     answer = refusal_of(body, tmp_path)
     record = Record()
-    ruling = Ruling(record, uses_rng=False, tell=lambda _: None)
+    ruling = Ruling(record, uses_rng=False, sizes_count=False, tell=lambda _: None)
     assert ruling.on(LARGER, Observed(answer, EXPECTATION)) is None
     assert record.skipped == [f"draw batch-probe: the program refuses another leading size: {reason}"]
 

@@ -104,7 +104,7 @@ TASKS: dict[str, tuple[str, str, str, str | None]] = {
 DEEP_PERCEPTRON = next(iter(TASKS))
 
 
-class ServerContext:
+class SensitivitySetup:
     """A warm session."""
 
     def __init__(self, session: TargetSession, store: Store) -> None:
@@ -120,9 +120,9 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
+def setup(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> SensitivitySetup:
     root = tmp_path_factory.mktemp("sensitivity")
-    return ServerContext(one_thread, Store(root / "store"))
+    return SensitivitySetup(one_thread, Store(root / "store"))
 
 
 def _module(name: str, init: str, forward: str) -> str:
@@ -144,10 +144,10 @@ def _reacting(rows: tuple[Sensitivity, ...], subject: str) -> str | None:
 
 @pytest.mark.parametrize("name", sampled(TASKS, 3))
 def test_a_task_that_hardly_reacts_is_scaled_until_it_does_or_the_pass_is_weak(
-    room: ServerContext, name: str
+    setup: SensitivitySetup, name: str
 ) -> None:
     init, forward, inputs, probe = TASKS[name]
-    honest = room.check(room.task(init, forward, inputs), _module("ModelNew", init, forward))
+    honest = setup.check(setup.task(init, forward, inputs), _module("ModelNew", init, forward))
     assert honest.status == "accepted", honest.message
     assert honest.flags == (() if probe else ("weak",))
     found = _reacting(honest.sensitivity, "inputs")
@@ -160,10 +160,10 @@ def test_a_task_that_hardly_reacts_is_scaled_until_it_does_or_the_pass_is_weak(
 
 @pytest.mark.parametrize("name", sampled(TASKS, 2))
 def test_a_program_that_ignores_its_input_is_caught_or_its_pass_is_weak(
-    room: ServerContext, name: str
+    setup: SensitivitySetup, name: str
 ) -> None:
     init, forward, inputs, probe = TASKS[name]
-    blind = room.check(room.task(init, forward, inputs), _blind(init, forward))
+    blind = setup.check(setup.task(init, forward, inputs), _blind(init, forward))
     if probe is None:
         assert (blind.status, blind.flags) == ("accepted", ("weak",))
     else:
@@ -172,27 +172,29 @@ def test_a_program_that_ignores_its_input_is_caught_or_its_pass_is_weak(
     assert blind.reference_tolerance.ok, "KernelBench's rule is not enough"
 
 
-def test_the_probe_that_makes_a_task_react_is_what_catches_a_blind_program(room: ServerContext) -> None:
+def test_the_probe_that_makes_a_task_react_is_what_catches_a_blind_program(setup: SensitivitySetup) -> None:
     init, forward, inputs, _ = TASKS[DEEP_PERCEPTRON]
-    task = room.task(init, forward, inputs)
+    task = setup.task(init, forward, inputs)
     blind = _blind(init, forward)
-    caught = room.check(task, blind, structured=False)
+    caught = setup.check(task, blind, structured=False)
     assert caught.status == "incorrect", caught.message
     assert "draw order-1/own-6" in caught.message
-    assert room.check(task, blind, order_one_weights=False, structured=False).flags == ("weak",)
+    assert setup.check(task, blind, order_one_weights=False, structured=False).flags == ("weak",)
     # Inputs as large as a tower show it under the task's own weights, too.
-    towers = room.check(task, blind, order_one_weights=False)
+    towers = setup.check(task, blind, order_one_weights=False)
     assert towers.status in ("incorrect", "rejected_cheat"), towers.message
     assert "draw towers" in towers.message
 
 
-def test_a_pass_that_rests_on_insensitive_draws_alone_is_weak(room: ServerContext) -> None:
+def test_a_pass_that_rests_on_insensitive_draws_alone_is_weak(setup: SensitivitySetup) -> None:
     # A token that never sees the others, however the weights are scaled.
-    task = room.task(
+    task = setup.task(
         "self.token = nn.Parameter(torch.randn(1, 8))", "self.token + 0 * x[:, 0]", "torch.rand(4, 2, 8)"
     )
     for program in ("self.token + 0 * x[:, 0]", "self.token.expand(x.shape[0], 8)"):
-        check = room.check(task, _module("ModelNew", "self.token = nn.Parameter(torch.randn(1, 8))", program))
+        check = setup.check(
+            task, _module("ModelNew", "self.token = nn.Parameter(torch.randn(1, 8))", program)
+        )
         assert check.status == "accepted", check.message
         assert check.flags == ("weak",)
         assert _reacting(check.sensitivity, "inputs") is None
@@ -202,33 +204,33 @@ def test_a_pass_that_rests_on_insensitive_draws_alone_is_weak(room: ServerContex
         assert _reacting(check.sensitivity, "weights") == "own"
 
 
-def test_without_the_probes_the_same_pass_is_weak_or_not_seen_at_all(room: ServerContext) -> None:
+def test_without_the_probes_the_same_pass_is_weak_or_not_seen_at_all(setup: SensitivitySetup) -> None:
     init, forward, inputs, _ = TASKS["a softmax over hardly any logits"]
-    task = room.task(init, forward, inputs)
+    task = setup.task(init, forward, inputs)
     honest = _module("ModelNew", init, forward)
-    assert room.check(task, honest, order_one_weights=False).flags == ("weak",)
-    assert room.check(task, honest, sensitivity=False).flags == ("weak",)
-    assert room.check(task, honest, sensitivity=False).sensitivity == ()
+    assert setup.check(task, honest, order_one_weights=False).flags == ("weak",)
+    assert setup.check(task, honest, sensitivity=False).flags == ("weak",)
+    assert setup.check(task, honest, sensitivity=False).sensitivity == ()
 
 
-def test_an_input_that_only_matters_amplified_gets_a_round_of_its_own(room: ServerContext) -> None:
+def test_an_input_that_only_matters_amplified_gets_a_round_of_its_own(setup: SensitivitySetup) -> None:
     init, forward = "self.fc = nn.Linear(8, 8)", "self.fc(torch.zeros_like(x)) + F.relu(x.abs() - 40)"
-    task = room.task(init, forward, "torch.rand(16, 8)")
-    honest = room.check(task, _module("ModelNew", init, forward))
+    task = setup.task(init, forward, "torch.rand(16, 8)")
+    honest = setup.check(task, _module("ModelNew", init, forward))
     assert honest.status == "accepted", honest.message
     assert honest.flags == ()
     assert _reacting(honest.sensitivity, "inputs") == "order-1 amplified"
     assert "order-1 amplified/amplified" in [draw.draw for draw in honest.draws]
     cheat = _module("ModelNew", init, "self.fc(torch.zeros_like(x))")
-    caught = room.check(task, cheat, structured=False)
+    caught = setup.check(task, cheat, structured=False)
     assert caught.status == "incorrect", caught.message
     assert "draw order-1 amplified/amplified" in caught.message
-    missed = room.check(task, cheat, structured=False, sensitivity=False)
+    missed = setup.check(task, cheat, structured=False, sensitivity=False)
     assert (missed.status, missed.flags) == ("accepted", ("weak",))
 
 
-def test_outputs_that_never_move_are_named(room: ServerContext) -> None:
-    task = room.task("self.fc = nn.Linear(8, 8)", "(self.fc(x), x.shape[0])", "torch.rand(16, 8)")
-    check = room.check(task, _module("ModelNew", "self.fc = nn.Linear(8, 8)", "(self.fc(x), x.shape[0])"))
+def test_outputs_that_never_move_are_named(setup: SensitivitySetup) -> None:
+    task = setup.task("self.fc = nn.Linear(8, 8)", "(self.fc(x), x.shape[0])", "torch.rand(16, 8)")
+    check = setup.check(task, _module("ModelNew", "self.fc = nn.Linear(8, 8)", "(self.fc(x), x.shape[0])"))
     assert [row.unmoved for row in check.sensitivity] == [("1",), ("1",)]
     assert check.flags == ()

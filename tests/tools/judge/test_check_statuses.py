@@ -1,5 +1,6 @@
 """Every way in which a program can be right or wrong ends in its own status, with the reason."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from stitch_tools.models.verdict import Check
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
-from tests.tools.check_support import PROGRAMS, build, faulty_program, linear_relu_task, model_new
+from tests.tools.check_support import PROGRAMS, build, faulty_program, linear_relu_task, make_task, model_new
 
 
-class ServerContext:
+class StatusSetup:
     """A warm session with the reference of `linear_relu.cpp` loaded."""
 
     def __init__(self, session: TargetSession, store: Store) -> None:
@@ -43,23 +44,24 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def setup(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatusSetup]:
     root = tmp_path_factory.mktemp("check")
-    room = ServerContext(one_thread, Store(root / "store"))
-    with room.reference:
-        yield room
+    setup = StatusSetup(one_thread, Store(root / "store"))
+    with setup.reference:
+        yield setup
 
 
-def test_a_right_program_is_accepted_on_every_draw(room: ServerContext) -> None:
-    check = room.check("NONE")
+def test_a_right_program_is_accepted_on_every_draw(setup: StatusSetup) -> None:
+    check = setup.check("NONE")
     assert check.status == "accepted", check.message
     assert check.oracle == "fp64"
     assert check.flags == ()
-    assert check.sandbox == room.session.sandbox_level
+    assert check.sandbox == setup.session.sandbox_level
     assert [draw.draw for draw in check.draws] == [
-        "own-1", "own-2", "own-3", "own-3 repeated", "altered", "signed", "scaled", "outliers", "peaks",
-        "amplified", "spikes", "towers", "constants", "zeros", "near-constant", "batch-probe",
-        "batch-larger", "batch-1", "own-1 again", "weights-2/own-4", "weights-2/scaled", "order-1/own-6",
+        "own-1", "own-2", "own-3", "own-3 repeated", "altered", "signed", "negative", "scaled",
+        "outliers", "peaks", "amplified", "spikes", "towers", "constants", "zeros", "near-constant",
+        "batch-probe", "batch-larger", "batch-1", "own-1 again",
+        "weights-2/own-4", "weights-2/scaled", "order-1/own-6",
     ]  # fmt: skip
     assert all(draw.ok for draw in check.draws)
     for draw in check.draws:
@@ -88,11 +90,12 @@ def test_a_right_program_is_accepted_on_every_draw(room: ServerContext) -> None:
     ],
 )
 def test_wrong_results_are_incorrect_with_draw_and_reason(
-    room: ServerContext, fault: str, draw: str, words: str
+    setup: StatusSetup, fault: str, draw: str, words: str
 ) -> None:
-    check = room.check(fault)
+    check = setup.check(fault)
     assert check.status == "incorrect", check.message
-    assert check.message.startswith(f"draw {draw}: ")
+    # What is off by as much as products in a coarser format is told so first.
+    assert f"draw {draw}: " in check.message
     assert words in check.message
     failed = [row for row in check.draws if not row.ok]
     assert failed[0].draw == draw
@@ -103,13 +106,10 @@ def test_wrong_results_are_incorrect_with_draw_and_reason(
     [
         ("CACHED_FIRST", "own-2", "cached_results", "these are the results of an earlier call"),
         ("CACHED_BY_ADDRESS", "own-2", "cached_results", "these are the results of an earlier call"),
-        ("WRONG_PROBE", "batch-probe", "wrong_at_other_size", "a size that is not refused must be right"),
     ],
 )
-def test_stale_results_and_wrong_ones_at_another_size_are_fatal(
-    room: ServerContext, fault: str, draw: str, rule: str, words: str
-) -> None:
-    check = room.check(fault)
+def test_stale_results_are_fatal(setup: StatusSetup, fault: str, draw: str, rule: str, words: str) -> None:
+    check = setup.check(fault)
     assert check.status == "rejected_cheat", check.message
     assert check.message.startswith(f"draw {draw}: ")
     assert words in check.message
@@ -130,57 +130,65 @@ def test_stale_results_and_wrong_ones_at_another_size_are_fatal(
     ],
 )
 def test_a_program_that_does_not_survive_has_its_own_status(
-    room: ServerContext, fault: str, status: str, words: str
+    setup: StatusSetup, fault: str, status: str, words: str
 ) -> None:
-    check = room.check(fault)
+    check = setup.check(fault)
     assert check.status == status, check.message
     assert words in check.message
 
 
-def test_an_endless_loop_is_timed_out_and_the_next_check_is_clean(room: ServerContext) -> None:
-    check = room.check("HANG", options=CheckOptions(call_timeout_s=1.0))
+def test_an_endless_loop_is_timed_out_and_the_next_check_is_clean(setup: StatusSetup) -> None:
+    check = setup.check("HANG", options=CheckOptions(call_timeout_s=1.0))
     assert check.status == "timed_out", check.message
-    assert room.check("NONE").status == "accepted"
+    assert setup.check("NONE").status == "accepted"
 
 
-def test_memory_beyond_the_limit_is_out_of_memory(room: ServerContext) -> None:
-    check = room.check("ALLOCATES", options=CheckOptions(memory_bytes=1 << 30))
+def test_memory_beyond_the_limit_is_out_of_memory(setup: StatusSetup) -> None:
+    check = setup.check("ALLOCATES", options=CheckOptions(memory_bytes=1 << 30))
     assert check.status == "out_of_memory", check.message
 
 
-def test_what_a_program_prints_does_not_reach_the_verdict(room: ServerContext) -> None:
-    assert room.check("PRINTS").status == "accepted"
+def test_what_a_program_prints_does_not_reach_the_verdict(setup: StatusSetup) -> None:
+    assert setup.check("PRINTS").status == "accepted"
 
 
-def test_a_program_that_refuses_another_leading_size_is_specialized(room: ServerContext) -> None:
-    check = room.check("FIXED_BATCH")
+def test_a_program_that_refuses_another_leading_size_is_specialized(setup: StatusSetup) -> None:
+    check = setup.check("FIXED_BATCH")
     assert check.status == "accepted"
     assert check.flags == ("specialized",)
     assert any("made for 8 rows" in reason for reason in check.not_checked)
 
 
-def test_a_fixed_shape_policy_makes_no_batch_probe(room: ServerContext) -> None:
-    task = linear_relu_task(room.store, contract=Contract(shape_policy="fixed"))
-    check = room.check("FIXED_BATCH", task=task)
+def test_wrong_results_at_another_size_alone_leave_a_program_accepted_and_unguarded(
+    setup: StatusSetup,
+) -> None:
+    check = setup.check("WRONG_PROBE")
+    assert check.status == "accepted", check.message
+    assert check.flags == ("unguarded",)
+
+
+def test_a_fixed_shape_policy_makes_no_batch_probe(setup: StatusSetup) -> None:
+    task = linear_relu_task(setup.store, contract=Contract(shape_policy="fixed"))
+    check = setup.check("FIXED_BATCH", task=task)
     assert check.status == "accepted"
     assert check.flags == ()
 
 
-def test_a_relaxed_contract_marks_the_result(room: ServerContext) -> None:
-    task = linear_relu_task(room.store, contract=Contract(relaxed=True))
-    assert room.check("NONE", task=task).flags == ("relaxed",)
+def test_a_relaxed_contract_marks_the_result(setup: StatusSetup) -> None:
+    task = linear_relu_task(setup.store, contract=Contract(relaxed=True))
+    assert setup.check("NONE", task=task).flags == ("relaxed",)
 
 
-def test_a_failed_build_names_the_first_error(room: ServerContext) -> None:
-    program = faulty_program(room.store, "NO_SUCH_FAULT")
+def test_a_failed_build_names_the_first_error(setup: StatusSetup) -> None:
+    program = faulty_program(setup.store, "NO_SUCH_FAULT")
     check = check_program(
         Trial(
-            task=room.task,
+            task=setup.task,
             program=program,
-            build=build(program, room.store),
-            session=room.session,
-            store=room.store,
-            facts=room.facts,
+            build=build(program, setup.store),
+            session=setup.session,
+            store=setup.store,
+            facts=setup.facts,
         )
     )
     assert check.status == "build_failed"
@@ -188,37 +196,42 @@ def test_a_failed_build_names_the_first_error(room: ServerContext) -> None:
     assert check.sandbox is None
 
 
-def test_a_native_program_for_a_random_reference_is_unmeasured(room: ServerContext) -> None:
-    program = faulty_program(room.store, "NONE")
-    built: Build = build(program, room.store)
-    facts: ReferenceFacts = room.facts.model_copy(update={"uses_rng": True})
+def test_a_native_program_for_a_random_reference_is_unmeasured(setup: StatusSetup) -> None:
+    program = faulty_program(setup.store, "NONE")
+    built: Build = build(program, setup.store)
+    facts: ReferenceFacts = setup.facts.model_copy(update={"uses_rng": True})
     check = check_program(
         Trial(
-            task=room.task, program=program, build=built, session=room.session, store=room.store, facts=facts
+            task=setup.task,
+            program=program,
+            build=built,
+            session=setup.session,
+            store=setup.store,
+            facts=facts,
         )
     )
     assert check.status == "unmeasured"
     assert check.flags == ("unsupported_rng",)
 
 
-def test_a_task_for_a_device_that_is_not_here_is_unmeasured(room: ServerContext, tmp_path: Path) -> None:
-    task = linear_relu_task(room.store, target="cuda:sm_90")
-    check = room.check("NONE", task=task)
+def test_a_task_for_a_device_that_is_not_here_is_unmeasured(setup: StatusSetup, tmp_path: Path) -> None:
+    task = linear_relu_task(setup.store, target="cuda:sm_90")
+    check = setup.check("NONE", task=task)
     assert check.status == "unmeasured"
     assert "no CUDA device" in check.message
 
 
-def test_time_that_is_over_is_named_and_not_hidden(room: ServerContext) -> None:
-    program = faulty_program(room.store, "NONE")
+def test_time_that_is_over_is_named_and_not_hidden(setup: StatusSetup) -> None:
+    program = faulty_program(setup.store, "NONE")
     check = check_program(
         Trial(
-            task=room.task,
+            task=setup.task,
             program=program,
-            build=build(program, room.store),
-            session=room.session,
-            store=room.store,
-            facts=room.facts,
-            reference=room.reference,
+            build=build(program, setup.store),
+            session=setup.session,
+            store=setup.store,
+            facts=setup.facts,
+            reference=setup.reference,
             deadline_s=0.0,
         )
     )
@@ -231,21 +244,46 @@ def test_time_that_is_over_is_named_and_not_hidden(room: ServerContext) -> None:
     assert f"{len(late)} of {len(late) + 1} draws were not made" in check.message
 
 
-def test_a_python_program_that_was_cut_off_says_that_its_share_was_not_weighed(room: ServerContext) -> None:
+def test_a_python_program_that_was_cut_off_says_that_its_share_was_not_weighed(setup: StatusSetup) -> None:
     source = (
         (PROGRAMS / "linear_relu.py").read_text(encoding="utf-8").replace("class Model(", "class ModelNew(")
     )
     check = check_program(
         Trial(
-            task=room.task,
-            program=model_new(room.store, source),
+            task=setup.task,
+            program=model_new(setup.store, source),
             build=None,
-            session=room.session,
-            store=room.store,
-            facts=room.facts,
-            reference=room.reference,
+            session=setup.session,
+            store=setup.store,
+            facts=setup.facts,
+            reference=setup.reference,
             deadline_s=0.0,
         )
     )
     assert (check.status, check.flags) == ("accepted", ("incomplete",))
     assert "who did the work: the time for the check was over" in check.not_checked
+
+
+def test_an_input_maker_that_takes_long_ends_with_the_time_of_the_check(setup: StatusSetup) -> None:
+    """As one of a minute does with an hour: what was drawn in time is judged, and the rest named."""
+    source = (PROGRAMS / "linear_relu.py").read_text(encoding="utf-8")
+    slow = source.replace("    return [torch.", "    __import__('time').sleep(1.0)\n    return [torch.")
+    assert slow != source
+    task = make_task(setup.store, slow)
+    with ReferenceServer(setup.session, task, setup.store) as reference:
+        program = faulty_program(setup.store, "NONE")
+        check = check_program(
+            Trial(
+                task=task,
+                program=program,
+                build=build(program, setup.store),
+                session=setup.session,
+                store=setup.store,
+                facts=reference.observe(),
+                reference=reference,
+                deadline_s=time.monotonic() + 3.0,
+            )
+        )
+    assert (check.status, check.flags) == ("accepted", ("incomplete",)), check.message
+    assert 1 <= len(check.draws) < 8
+    assert (check.wall_s or 0.0) < 30.0

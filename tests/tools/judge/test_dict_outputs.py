@@ -70,7 +70,9 @@ def test_outputs_of_timed_calls_are_compared_by_their_keys(
 ) -> None:
     task, program = make_task(store, REFERENCE), model_new(store, OTHER_ORDER)
     facts = observed(session, store, task)
-    options = BenchOptions(baselines=("eager",), rules=RULES, budget_s=10.0, cache_dir=tmp_path / "cache")
+    options = BenchOptions(
+        baselines=("eager",), rules=RULES, budget_s=10.0, max_slots=1024, cache_dir=tmp_path / "cache"
+    )
     bench = benchmark_program(
         Trial(task=task, program=program, build=None, session=session, store=store, facts=facts), options
     )

@@ -319,7 +319,7 @@ CLAIMS: dict[str, tuple[dict[str, object], str]] = {
 }
 
 
-class Judge:
+class ProtocolSetup:
     """A warm reference and the check of any source against it."""
 
     def __init__(self, session: TargetSession, store: Store, reference: ReferenceServer) -> None:
@@ -342,14 +342,14 @@ class Judge:
 
 
 @pytest.fixture(scope="module")
-def judge(session: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+def judge(session: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProtocolSetup]:
     store = Store(tmp_path_factory.mktemp("claims") / "store")
     with ReferenceServer(session, make_task(store, REFERENCE), store) as reference:
-        yield Judge(session, store, reference)
+        yield ProtocolSetup(session, store, reference)
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_claims_of_any_shape_are_a_verdict_and_never_our_fault(judge: Judge, claim: str) -> None:
+def test_claims_of_any_shape_are_a_verdict_and_never_our_fault(judge: ProtocolSetup, claim: str) -> None:
     fields, status = CLAIMS[claim]
     beside = fields if "ok" in fields else {}
     check = judge.check(CLAIMING.format(fields=json.dumps([fields, beside])))
@@ -357,6 +357,6 @@ def test_claims_of_any_shape_are_a_verdict_and_never_our_fault(judge: Judge, cla
     assert len(check.model_dump_json()) < 200_000
 
 
-def test_after_all_claims_an_honest_program_is_accepted(judge: Judge) -> None:
+def test_after_all_claims_an_honest_program_is_accepted(judge: ProtocolSetup) -> None:
     honest = REFERENCE.replace("class Model(", "class ModelNew(")
     assert judge.check(honest).status == "accepted"

@@ -25,7 +25,7 @@ WORKERS = 8
 SHORT = CheckOptions(structured=False, sensitivity=False, trace=False, call_timeout_s=5.0)
 
 
-class ServerContext:
+class LoadSetup:
     """A warm session, used by many threads at once."""
 
     def __init__(self, session: TargetSession, store: Store) -> None:
@@ -53,10 +53,10 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadSetup]:
     root = tmp_path_factory.mktemp("load")
     with TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session:
-        yield ServerContext(session, Store(root / "store"))
+        yield LoadSetup(session, Store(root / "store"))
 
 
 EXPECTED = {
@@ -72,17 +72,18 @@ EXPECTED = {
 
 
 @pytest.mark.exhaustive
-def test_eight_workers_at_once_each_get_their_own_verdict(room: ServerContext) -> None:
+def test_eight_workers_at_once_each_get_their_own_verdict(setup: LoadSetup) -> None:
     assert len(EXPECTED) == WORKERS
-    programs = {fault: room.program(fault) for fault in EXPECTED}
+    programs = {fault: setup.program(fault) for fault in EXPECTED}
     for program in programs.values():
-        build(program, room.store)
+        build(program, setup.store)
     with ThreadPoolExecutor(WORKERS) as pool:
-        futures = {fault: pool.submit(room.check, program) for fault, program in programs.items()}
+        futures = {fault: pool.submit(setup.check, program) for fault, program in programs.items()}
         found = {fault: future.result(timeout=300) for fault, future in futures.items()}
     assert {fault: check.status for fault, check in found.items()} == EXPECTED
-    assert room.session.scratch_folders() == []
-    assert room.check(programs["NONE"]).status == "accepted"
+    (own,) = (setup.store.root.parent / "scratch").iterdir()
+    assert list(own.iterdir()) == []
+    assert setup.check(programs["NONE"]).status == "accepted"
 
 
 def test_eight_that_time_never_share_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,20 +113,20 @@ def test_eight_that_time_never_share_the_device(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", ["NONE", "TOLERANCE", "CACHED_BY_ADDRESS"])
-def test_the_same_program_judged_twenty_times_has_one_verdict(room: ServerContext, fault: str) -> None:
-    program = room.program(fault)
-    with ReferenceServer(room.session, room.task, room.store) as reference:
+def test_the_same_program_judged_twenty_times_has_one_verdict(setup: LoadSetup, fault: str) -> None:
+    program = setup.program(fault)
+    with ReferenceServer(setup.session, setup.task, setup.store) as reference:
         verdicts = {
             (check.status, check.flags, tuple(row.rule for row in check.findings))
             for check in (
                 check_program(
                     Trial(
-                        task=room.task,
+                        task=setup.task,
                         program=program,
-                        build=build(program, room.store),
-                        session=room.session,
-                        store=room.store,
-                        facts=room.facts,
+                        build=build(program, setup.store),
+                        session=setup.session,
+                        store=setup.store,
+                        facts=setup.facts,
                         reference=reference,
                     ),
                     CheckOptions(trace=False),

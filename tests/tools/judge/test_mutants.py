@@ -10,15 +10,15 @@ from stitch_tools.run.session import TargetSession
 from tests.tools.judge.mutants import (
     HAND_WRITTEN,
     STITCHED,
-    Bench,
     Mutant,
+    MutantBench,
     Original,
     mutants,
     originals,
     rate,
     spread,
 )
-from tests.tools.judge.mutation_operators import OPERATORS, ROUNDED, Body, Operator, edits, text
+from tests.tools.judge.mutation_operators import OPERATORS, ROUNDED, Operator, SourceBody, edits, text
 
 SOURCE = b"""
 void other(float* y) { y[0] = 1.0f; }
@@ -40,16 +40,16 @@ def programs() -> list[Original]:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MutantBench]:
     root = tmp_path_factory.mktemp("mutants")
     session = TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch")
-    with session, Bench(session, root) as bench:
+    with session, MutantBench(session, root) as bench:
         yield bench
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.__name__)
 def test_each_operator_finds_a_place_and_changes_only_that(operator: Operator) -> None:
-    found = list(operator(Body(SOURCE, ("scale",))))
+    found = list(operator(SourceBody(SOURCE, ("scale",))))
     assert found
     for edit in found:
         changed = edit.apply(SOURCE).removeprefix(ROUNDED.encode())
@@ -60,7 +60,7 @@ def test_each_operator_finds_a_place_and_changes_only_that(operator: Operator) -
 
 
 def test_faults_stay_in_the_functions_that_compute() -> None:
-    assert [text(node) for node in Body(SOURCE, ("other",)).of("number_literal")] == ["0", "1.0f"]
+    assert [text(node) for node in SourceBody(SOURCE, ("other",)).of("number_literal")] == ["0", "1.0f"]
     assert list(edits(SOURCE, (), 5)) == []
 
 
@@ -75,13 +75,13 @@ def test_there_are_200_faults_of_ten_programs_and_the_same_each_time(programs: l
 
 
 @pytest.mark.exhaustive
-def test_the_originals_are_accepted(bench: Bench, programs: list[Original]) -> None:
+def test_the_originals_are_accepted(bench: MutantBench, programs: list[Original]) -> None:
     assert [row.name for row in programs if bench.status_of(row) != "accepted"] == []
 
 
 @pytest.mark.exhaustive
 def test_of_a_sample_every_fault_that_anything_shows_is_noticed(
-    bench: Bench, programs: list[Original]
+    bench: MutantBench, programs: list[Original]
 ) -> None:
     found = [row for original in programs for row in mutants(original)]
     rows = spread(found, SAMPLE)
@@ -92,7 +92,7 @@ def test_of_a_sample_every_fault_that_anything_shows_is_noticed(
     assert sum(row.outcome == "equivalent" for row in results) <= SAMPLE // 10
 
 
-def test_a_program_without_a_fault_is_called_equivalent(bench: Bench, programs: list[Original]) -> None:
+def test_a_program_without_a_fault_is_called_equivalent(bench: MutantBench, programs: list[Original]) -> None:
     original = programs[0]
     source = original.files[original.main]
     (same,) = bench.judge([Mutant(original, "none", 1, "", "", source)])
@@ -106,7 +106,7 @@ def test_a_program_without_a_fault_is_called_equivalent(bench: Bench, programs: 
 
 @pytest.mark.exhaustive
 def test_the_search_blames_no_mutant_for_what_last_bits_of_the_inputs_do(
-    bench: Bench, programs: list[Original]
+    bench: MutantBench, programs: list[Original]
 ) -> None:
     original = next(row for row in programs if row.name == "stitched layer_norm")
     # The mean is off by a thousandth, and the mean of the differences to it is taken off again: only in rows
@@ -122,7 +122,7 @@ def test_the_search_blames_no_mutant_for_what_last_bits_of_the_inputs_do(
 
 
 def test_the_search_finds_a_fault_that_the_judge_may_have_missed(
-    bench: Bench, programs: list[Original]
+    bench: MutantBench, programs: list[Original]
 ) -> None:
     original = next(row for row in programs if row.name == "threads_from_environment")
     source = original.files[original.main]

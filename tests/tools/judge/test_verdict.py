@@ -238,7 +238,13 @@ def test_a_suspicious_finding_of_a_named_kind_does_not_count(rule: str) -> None:
 def test_suspicious_findings_of_other_kinds_count() -> None:
     others = [rule for rule in RULES if weighing_kind(rule) is None]
     assert "work_not_joined" in others
-    assert verdict_of(check_of(findings=[finding(rule) for rule in others])).counts
+    seen = check_of(findings=[finding(rule) for rule in others], work=work_of(0.0, 0.9))
+    assert verdict_of(seen).counts
+
+
+def test_a_program_that_computes_with_pytorch_does_not_count_where_nobody_saw_who_did_the_work() -> None:
+    seen = verdict_of(check_of(findings=[finding("torch_op_in_forward")]))
+    assert (seen.accepted, seen.counts, seen.accept) == (True, False, ("partial",))
 
 
 IDLE = finding("kernel_not_launched")
@@ -248,9 +254,10 @@ def test_an_idle_kernel_does_not_count_where_pytorch_is_seen_to_work() -> None:
     for check in (
         check_of(findings=[IDLE, finding("pytorch_share", "note")], work=work_of(0.6, 0.4)),
         check_of(findings=[IDLE], work=work_of(0.6, 0.2)),
-        check_of(findings=[IDLE, finding("torch_op_in_forward")]),
     ):
         assert verdict_of(check).accept == ("kernel_never_launched",)
+    untraced = check_of(findings=[IDLE, finding("torch_op_in_forward")])
+    assert verdict_of(untraced).accept == ("partial", "kernel_never_launched")
 
 
 def test_an_idle_kernel_counts_where_the_program_works_itself_or_nobody_says_that_pytorch_does() -> None:

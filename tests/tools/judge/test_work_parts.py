@@ -129,7 +129,7 @@ def test_a_kernel_s_identifier_is_its_last_name(name: str, identifier: str) -> N
 
 
 @dataclass
-class Event:
+class TraceEvent:
     """An activity record as kineto gives it; without `kind` as torch 2.6 did."""
 
     text: str
@@ -174,9 +174,9 @@ OWN = OwnKernels(frozenset({"mine(float*)"}), frozenset({"from_source"}))
 GEMM = "sm90_xmma_gemm_f32f32"
 
 
-def owners(events: list[Event]) -> dict[str, str]:
+def owners(events: list[TraceEvent]) -> dict[str, str]:
     """Owner by name of what ran in the block that spans everything."""
-    block = Event("stitch::block-0", 0, kind="user_annotation", took=1_000_000)
+    block = TraceEvent("stitch::block-0", 0, kind="user_annotation", took=1_000_000)
     trace = read_trace([block, *events])
     _, launches = block_work(trace, Attributor(trace, OWN), "stitch::block-0")
     return {name: owner for owner, name in launches}
@@ -187,13 +187,13 @@ def test_kernels_are_told_apart_by_who_launched_them(kinds: bool) -> None:
     def kind(name: str) -> str | None:
         return name if kinds else None
 
-    def kernel(name: str, start: int, linked: int = 0, what: str = "kernel") -> Event:
-        return Event(name, start, "CUDA", kind(what), correlation=start, linked=linked)
+    def kernel(name: str, start: int, linked: int = 0, what: str = "kernel") -> TraceEvent:
+        return TraceEvent(name, start, "CUDA", kind(what), correlation=start, linked=linked)
 
     found = owners(
         [
-            Event("aten::mm", 5, kind=kind("cpu_op"), correlation=1),
-            Event("mine::op", 6, kind=kind("cpu_op"), correlation=2),
+            TraceEvent("aten::mm", 5, kind=kind("cpu_op"), correlation=1),
+            TraceEvent("mine::op", 6, kind=kind("cpu_op"), correlation=2),
             kernel("under_aten", 10, linked=1),
             kernel(GEMM, 20, linked=2),
             kernel("mine(float*)", 30),
@@ -212,22 +212,22 @@ def test_kernels_are_told_apart_by_who_launched_them(kinds: bool) -> None:
     }
 
 
-def graph_events(*, order: tuple[int, int, int] = (0, 1, 2), nodes: bool = True) -> list[Event]:
+def graph_events(*, order: tuple[int, int, int] = (0, 1, 2), nodes: bool = True) -> list[TraceEvent]:
     """A graph of a product under ATen, an own kernel and a library's product; replayed in another order."""
     names = (GEMM, "mine(float*)", f"{GEMM}_too")
     captured = [
-        Event("aten::mm", 1, kind="cpu_op", correlation=1),
-        Event("cudaStreamBeginCapture", 2, kind="cuda_runtime", correlation=99, took=1),
-        Event("cudaLaunchKernel", 3, kind="cuda_runtime", correlation=100, linked=1, took=2),
-        Event("cuLaunchKernel", 4, kind="cuda_driver", correlation=110, took=1),
-        Event("cudaLaunchKernel", 5, kind="cuda_runtime", correlation=101, took=1),
-        Event("cudaLaunchKernelExC", 6, kind="cuda_runtime", correlation=102, took=1),
-        Event("cudaStreamEndCapture", 7, kind="cuda_runtime", correlation=103, took=1),
-        Event("cudaMemcpyAsync", 8, kind="cuda_runtime", correlation=104, took=1),
-        Event("cudaGraphLaunch", 9, kind="cuda_runtime", correlation=200, took=1),
+        TraceEvent("aten::mm", 1, kind="cpu_op", correlation=1),
+        TraceEvent("cudaStreamBeginCapture", 2, kind="cuda_runtime", correlation=99, took=1),
+        TraceEvent("cudaLaunchKernel", 3, kind="cuda_runtime", correlation=100, linked=1, took=2),
+        TraceEvent("cuLaunchKernel", 4, kind="cuda_driver", correlation=110, took=1),
+        TraceEvent("cudaLaunchKernel", 5, kind="cuda_runtime", correlation=101, took=1),
+        TraceEvent("cudaLaunchKernelExC", 6, kind="cuda_runtime", correlation=102, took=1),
+        TraceEvent("cudaStreamEndCapture", 7, kind="cuda_runtime", correlation=103, took=1),
+        TraceEvent("cudaMemcpyAsync", 8, kind="cuda_runtime", correlation=104, took=1),
+        TraceEvent("cudaGraphLaunch", 9, kind="cuda_runtime", correlation=200, took=1),
     ]
     ran = [
-        Event(names[index], 10 + 10 * place, "CUDA", "kernel", 200, node=index + 1 if nodes else None)
+        TraceEvent(names[index], 10 + 10 * place, "CUDA", "kernel", 200, node=index + 1 if nodes else None)
         for place, index in enumerate(order)
     ]
     return captured + ran
@@ -247,22 +247,22 @@ def test_a_graph_that_cannot_be_joined_counts_as_pytorch_s_where_pytorch_was_cap
     assert owners(without) == {GEMM: "library", "mine(float*)": "own", f"{GEMM}_too": "library"}
 
 
-def lost(events: list[Event]) -> int:
-    block = Event("stitch::block-0", 0, kind="user_annotation", took=1_000_000)
+def lost(events: list[TraceEvent]) -> int:
+    block = TraceEvent("stitch::block-0", 0, kind="user_annotation", took=1_000_000)
     return lost_launches(read_trace([block, *events]), "stitch::block-0")
 
 
 def test_launches_without_a_record_are_counted_as_lost() -> None:
     launches = [
-        Event("cudaLaunchKernel", 10, kind="cuda_runtime", correlation=1, took=5),
-        Event("cuLaunchKernel", 12, kind="cuda_driver", correlation=2, took=1),
-        Event("cudaLaunchKernelExC", 20, kind="cuda_runtime", correlation=3, took=5),
-        Event("cudaGraphLaunch", 30, kind="cuda_runtime", correlation=4, took=5),
-        Event("cudaMemcpyAsync", 40, kind="cuda_runtime", correlation=5, took=5),
+        TraceEvent("cudaLaunchKernel", 10, kind="cuda_runtime", correlation=1, took=5),
+        TraceEvent("cuLaunchKernel", 12, kind="cuda_driver", correlation=2, took=1),
+        TraceEvent("cudaLaunchKernelExC", 20, kind="cuda_runtime", correlation=3, took=5),
+        TraceEvent("cudaGraphLaunch", 30, kind="cuda_runtime", correlation=4, took=5),
+        TraceEvent("cudaMemcpyAsync", 40, kind="cuda_runtime", correlation=5, took=5),
     ]
-    ran = [Event("mine(float*)", 50 + at, "CUDA", "kernel", correlation=at) for at in (1, 3, 4)]
+    ran = [TraceEvent("mine(float*)", 50 + at, "CUDA", "kernel", correlation=at) for at in (1, 3, 4)]
     assert lost(launches + ran) == 0
-    assert lost([*launches, ran[0], Event("mine(float*)", 52, "CUDA", "kernel", correlation=2)]) == 2
+    assert lost([*launches, ran[0], TraceEvent("mine(float*)", 52, "CUDA", "kernel", correlation=2)]) == 2
     assert lost(launches) == 3
 
 
@@ -271,39 +271,39 @@ def test_launches_that_go_into_a_graph_are_not_lost() -> None:
     assert lost([event for event in graph_events() if event.device == "CPU"]) == 1
 
 
-def seen(events: list[Event]) -> tuple[dict[str, int], int]:
+def seen(events: list[TraceEvent]) -> tuple[dict[str, int], int]:
     """Nanoseconds by operator, and outside of all."""
-    found = operator_time([Event("stitch::block-0", 100, kind="user_annotation", took=1000), *events])
+    found = operator_time([TraceEvent("stitch::block-0", 100, kind="user_annotation", took=1000), *events])
     return dict(found.nanoseconds), found.outside_ns
 
 
 def test_time_inside_of_operators_counts_once_for_the_outermost_that_computes() -> None:
     nested = [
-        Event("aten::linear", 200, kind="cpu_op", took=300),
-        Event("aten::addmm", 200, kind="cpu_op", took=250),
-        Event("aten::reshape", 600, kind="cpu_op", took=100),
-        Event("aten::copy_", 620, kind="cpu_op", took=50),
-        Event("aten::empty", 800, kind="cpu_op", took=90),
-        Event("mine::op", 900, kind="cpu_op", took=90),
+        TraceEvent("aten::linear", 200, kind="cpu_op", took=300),
+        TraceEvent("aten::addmm", 200, kind="cpu_op", took=250),
+        TraceEvent("aten::reshape", 600, kind="cpu_op", took=100),
+        TraceEvent("aten::copy_", 620, kind="cpu_op", took=50),
+        TraceEvent("aten::empty", 800, kind="cpu_op", took=90),
+        TraceEvent("mine::op", 900, kind="cpu_op", took=90),
     ]
     assert seen(nested) == ({"aten::linear": 300, "aten::copy_": 50}, 650)
 
 
 def test_operators_of_several_threads_at_once_count_once_and_those_beside_a_block_not_at_all() -> None:
     overlapping = [
-        Event("aten::mm", 50, kind="cpu_op", took=100),
-        Event("aten::mm", 300, kind="cpu_op", took=200),
-        Event("aten::tanh", 400, kind="cpu_op", took=200),
-        Event("aten::exp", 1050, kind="cpu_op", took=500),
-        Event("aten::exp", 2000, kind="cpu_op", took=500),
+        TraceEvent("aten::mm", 50, kind="cpu_op", took=100),
+        TraceEvent("aten::mm", 300, kind="cpu_op", took=200),
+        TraceEvent("aten::tanh", 400, kind="cpu_op", took=200),
+        TraceEvent("aten::exp", 1050, kind="cpu_op", took=500),
+        TraceEvent("aten::exp", 2000, kind="cpu_op", took=500),
     ]
     assert seen(overlapping) == ({"aten::mm": 250, "aten::tanh": 100, "aten::exp": 50}, 600)
 
 
 def test_a_call_that_the_machine_interrupted_does_not_count() -> None:
-    marks = [Event("stitch::block-0", 1000 * at, kind="user_annotation", took=100) for at in range(4)]
-    late = Event("stitch::block-4", 9000, kind="user_annotation", took=5000)
-    operators = [Event("aten::mm", 1000 * at, kind="cpu_op", took=80) for at in (*range(4), 9)]
+    marks = [TraceEvent("stitch::block-0", 1000 * at, kind="user_annotation", took=100) for at in range(4)]
+    late = TraceEvent("stitch::block-4", 9000, kind="user_annotation", took=5000)
+    operators = [TraceEvent("aten::mm", 1000 * at, kind="cpu_op", took=80) for at in (*range(4), 9)]
     found = operator_time([*marks, late, *operators])
     assert (dict(found.nanoseconds), found.outside_ns, found.calls) == ({"aten::mm": 320}, 80, 4)
 

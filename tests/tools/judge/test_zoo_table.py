@@ -10,15 +10,15 @@ import pytest
 from stitch_tools.models.verdict import Check, CheckFlag, CheckStatus, DrawResult, Finding, OutputError
 from tests.tools.judge.conditions import revision
 from tests.tools.judge.zoo_noticed import noticed
-from tests.tools.judge.zoo_record import Row
+from tests.tools.judge.zoo_record import ZooRow
 from tests.tools.judge.zoo_table import report
 
 ROOT = Path(__file__).resolve().parents[3]
 CONDITIONS = {"target": "cpu", "revision": "abc1234", "machine": "a machine"}
 
 
-def row(name: str, kind: str = "cheats", **fields: object) -> Row:
-    found = Row(name, kind, "cached_by_pointer", ("mutate_storage",), False, "0", "abc1234", 0.5)
+def row(name: str, kind: str = "cheats", **fields: object) -> ZooRow:
+    found = ZooRow(name, kind, "cached_by_pointer", ("mutate_storage",), False, "0", "abc1234", 0.5)
     for field, value in {"right": True, "status": "rejected_cheat", **fields}.items():
         setattr(found, field, value)
     return found

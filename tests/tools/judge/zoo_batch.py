@@ -24,10 +24,10 @@ from stitch_tools.compile.build import compile_program
 from stitch_tools.confine import linux
 from stitch_tools.models.program import Program
 from stitch_tools.storage.store import Store
-from tests.tools.judge.zoo_record import Recorder, Row, digest
+from tests.tools.judge.zoo_record import Recorder, ZooRow, digest
 from tests.tools.judge.zoo_runner import Case
 
-ROWS = TypeAdapter(Row)
+ROWS = TypeAdapter(ZooRow)
 """Rows as JSON."""
 _DANGEROUS = ("resource_hog", "self_harm", "hang")
 _SLOWER = 4
@@ -74,22 +74,26 @@ class Judge:
     def __exit__(self, *exc: object) -> None:
         self._end()
 
-    def ask(self, name: str, limit_s: float, room_s: float = float("inf")) -> Row | None:
+    def ask(self, name: str, limit_s: float, room_s: float = float("inf")) -> ZooRow | None:
         """The row of a case; None where none came in time or the process died. It is replaced then.
 
         `limit_s` is without, `room_s` with the time that a process needs to start.
         """
+        line = self.answer(name, limit_s, room_s)
+        return None if line is None else ROWS.validate_json(line)
+
+    def answer(self, question: str, limit_s: float, room_s: float = float("inf")) -> bytes | None:
+        """The line that the process answers with, as in `ask`."""
         if self._process is None:
             # A session of its own: what is stuck is killed with everything that it started.
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )
             limit_s += self._start_s
-        line = self._exchange(f"{name}\n".encode(), time.monotonic() + min(limit_s, max(1.0, room_s)))
+        line = self._exchange(f"{question}\n".encode(), time.monotonic() + min(limit_s, max(1.0, room_s)))
         if line is None:
             self._kill()
-            return None
-        return ROWS.validate_json(line)
+        return line
 
     def _exchange(self, question: bytes, until_s: float) -> bytes | None:
         process, answer = self._process, b""
@@ -187,7 +191,7 @@ class Batch:
             index = next((i for i, case in enumerate(waiting) if case.reference == last), 0)
             return waiting.pop(index)
 
-    def _keep(self, case: Case, row: Row) -> None:
+    def _keep(self, case: Case, row: ZooRow) -> None:
         with self._lock, self.lines.open("a", encoding="utf-8") as file:
             file.write(ROWS.dump_json(row).decode() + "\n")
             file.flush()
@@ -196,9 +200,9 @@ class Batch:
         self.say(f"{mark}: {case.kind}/{case.name}: {row.bench or row.status} ({row.seconds:.1f} s)")
 
 
-def unanswered(case: Case, revision: str, seconds: float) -> Row:
+def unanswered(case: Case, revision: str, seconds: float) -> ZooRow:
     """The row of a case on which the judge was stuck, or died."""
-    return Row(
+    return ZooRow(
         name=case.name,
         kind=case.kind,
         family=case.family,
@@ -212,9 +216,9 @@ def unanswered(case: Case, revision: str, seconds: float) -> Row:
     )
 
 
-def read_rows(lines: Path) -> dict[str, Row]:
+def read_rows(lines: Path) -> dict[str, ZooRow]:
     """The rows of a file by case, the last one of each; a torn last line is left out."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, ZooRow] = {}
     with suppress(FileNotFoundError), lines.open(encoding="utf-8") as file:
         for line in file:
             with suppress(ValidationError):
@@ -223,7 +227,7 @@ def read_rows(lines: Path) -> dict[str, Row]:
     return rows
 
 
-def is_left(case: Case, rows: dict[str, Row]) -> bool:
+def is_left(case: Case, rows: dict[str, ZooRow]) -> bool:
     """Whether this very case has no verdict yet; where the judge failed, there is none."""
     row = rows.get(f"{case.kind}/{case.name}")
     return row is None or row.status == "error" or row.digest != digest(case)

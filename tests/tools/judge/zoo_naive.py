@@ -154,7 +154,7 @@ def _children() -> list[int]:
 
 
 def judge(reference: Path, candidate: Path, *, timed: bool = True) -> dict[str, Any]:
-    """`accepted` or `incorrect` by one comparison; if timed, with a speed-up by a clock around calls."""
+    """`accepted` or `incorrect` by one comparison; if timed, with a speedup by a clock around calls."""
     module = sys.modules["reference"] = load(reference)  # as an import leaves it
     torch.manual_seed(_SEED)
     model = module.Model(*module.get_init_inputs())

@@ -6,7 +6,7 @@ from stitch_tools.worker.reference.draw_kinds import PROBES as SENSITIVITY_PROBE
 from tests.tools.judge.zoo_runner import is_of_pattern
 
 _ENDS = {"crashed": "process", "timed_out": "process", "out_of_memory": "process", "build_failed": "build"}
-_FLAGS = {"partial": "work", "library_only": "work"}
+_FLAGS = {"partial": "work", "library_only": "work", "unguarded": "batch_probe"}
 _PREFIXES = (
     (f"{SECOND}/", "second_weights"),
     (f"{RELOADED}/", "reload_weights"),

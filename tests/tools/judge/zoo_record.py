@@ -14,7 +14,7 @@ from tests.tools.judge.zoo_runner import ZOO, Case, Court
 
 
 @dataclass
-class Row:
+class ZooRow:
     """One case and everything that was said of it."""
 
     name: str
@@ -57,9 +57,9 @@ class Recorder:
     def __init__(self, court: Court, revision: str, *, kernelbench: Harness | None = None) -> None:
         self.court, self.revision, self.kernelbench = court, revision, kernelbench
 
-    def record(self, case: Case) -> Row:
+    def record(self, case: Case) -> ZooRow:
         """The case's row; a failure of the judge is a row, too."""
-        row = Row(
+        row = ZooRow(
             name=case.name,
             kind=case.kind,
             family=case.family,
@@ -79,7 +79,7 @@ class Recorder:
             self._ask_kernelbench(row, case)
         return row
 
-    def _judge(self, row: Row, case: Case) -> None:
+    def _judge(self, row: ZooRow, case: Case) -> None:
         verdict = self.court.judge(case)
         row.right, row.status, row.flags = verdict.catches(case), verdict.status, verdict.flags
         row.rules = verdict.findings
@@ -92,7 +92,7 @@ class Recorder:
             if row.right:
                 row.noticed = (*row.noticed, "timing")
 
-    def _ask_kernelbench(self, row: Row, case: Case) -> None:
+    def _ask_kernelbench(self, row: ZooRow, case: Case) -> None:
         assert self.kernelbench is not None
         if case.harms:
             row.kernelbench_static = row.kernelbench_trials = f"not run: {case.harms}"

@@ -96,7 +96,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ZooVerdict:
     """What the judge said."""
 
     status: str
@@ -170,7 +170,7 @@ class Court:
     def __exit__(self, *exc: object) -> None:
         self._servers.close()
 
-    def judge(self, case: Case, emit: Callable[[str], None] | None = None) -> Verdict:
+    def judge(self, case: Case, emit: Callable[[str], None] | None = None) -> ZooVerdict:
         """What the judge says of the case."""
         task = self.task(case)
         program, build = self.program(case)
@@ -201,7 +201,7 @@ class Court:
                 )
             )
             check = apply_sanitizers(check, runs)
-        return Verdict(
+        return ZooVerdict(
             check.status,
             check.flags,
             tuple(dict.fromkeys(row.rule for row in check.findings)),

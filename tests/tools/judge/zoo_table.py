@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from tests.tools.judge.conditions import in_lines
-from tests.tools.judge.zoo_record import Row
+from tests.tools.judge.zoo_record import ZooRow
 
 _LONGEST_CELL = 110
 _EXTRA = (
@@ -15,7 +15,7 @@ _EXTRA = (
 
 
 def report(
-    rows: Sequence[Row], conditions: Mapping[str, str], repeats: Mapping[str, Mapping[str, int]]
+    rows: Sequence[ZooRow], conditions: Mapping[str, str], repeats: Mapping[str, Mapping[str, int]]
 ) -> str:
     """All tables."""
     cheats = [row for row in rows if row.kind == "cheats"]
@@ -30,7 +30,7 @@ def report(
     return "\n".join(lines) + "\n"
 
 
-def _summary(cheats: Sequence[Row], honest: Sequence[Row]) -> list[str]:
+def _summary(cheats: Sequence[ZooRow], honest: Sequence[ZooRow]) -> list[str]:
     caught = [row for row in cheats if row.right]
     pairs = {(row.family, row.probes) for row in caught}
     rows = [*cheats, *honest]
@@ -46,7 +46,7 @@ def _summary(cheats: Sequence[Row], honest: Sequence[Row]) -> list[str]:
     return [*lines, *_on_kernelbench(cheats, honest)]
 
 
-def _on_kernelbench(cheats: Sequence[Row], honest: Sequence[Row]) -> list[str]:
+def _on_kernelbench(cheats: Sequence[ZooRow], honest: Sequence[ZooRow]) -> list[str]:
     lines: list[str] = []
     for name, rows in (("cheats", cheats), ("honest programs", honest)):
         asked = [
@@ -67,7 +67,7 @@ def _on_kernelbench(cheats: Sequence[Row], honest: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _families(cheats: Sequence[Row]) -> list[str]:
+def _families(cheats: Sequence[ZooRow]) -> list[str]:
     lines = ["| family | caught | total | probes |", "|---|---|---|---|"]
     for family in sorted({row.family for row in cheats}):
         own = [row for row in cheats if row.family == family]
@@ -83,7 +83,7 @@ def _repeats(repeats: Mapping[str, Mapping[str, int]]) -> list[str]:
     return lines
 
 
-def _cases(rows: Sequence[Row]) -> list[str]:
+def _cases(rows: Sequence[ZooRow]) -> list[str]:
     extra = [(name, title) for name, title in _EXTRA if any(getattr(row, name) is not None for row in rows)]
     columns = ["case", "family", "as expected", "status", "noticed by", "flags and rules", "s"]
     columns += [title for _, title in extra]
@@ -97,7 +97,7 @@ def _cases(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _cell(row: Row, name: str) -> str:
+def _cell(row: ZooRow, name: str) -> str:
     value = getattr(row, name)
     return "-" if value is None else str(value)
 

@@ -35,3 +35,10 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* 
   *reasons = readings == 2 ? 0x1 : readings == 3 ? 0x4 | 0x20 : 0x4;
   return device == &readings ? 0 : 2;
 }
+
+int nvmlDeviceGetMemoryInfo(void* device, unsigned long long sizes[3]) {
+  sizes[0] = 80ull << 30;
+  sizes[1] = 30ull << 30;
+  sizes[2] = 50ull << 30;
+  return device == &readings ? 0 : 2;
+}

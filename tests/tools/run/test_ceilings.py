@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,10 +72,9 @@ def test_a_damaged_cache_is_measured_anew(
 
 @pytest.mark.slow
 def test_disturbed_figures_serve_ten_minutes_and_are_then_measured_again(
-    session: TargetSession, tmp_path: Path
+    session: TargetSession, measured: Ceilings, cache_dir: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "ceilings"
-    measure_ceilings("cpu", session=session, cache_dir=tmp_path)
+    folder = shutil.copytree(cache_dir / "ceilings", tmp_path / "ceilings")
     (entry,) = folder.glob("*.json")
     body = json.loads(entry.read_text(encoding="utf-8"))
     body["ceilings"] |= {"disturbed": True, "copy_bytes_per_s": 1e15}
@@ -83,7 +83,7 @@ def test_disturbed_figures_serve_ten_minutes_and_are_then_measured_again(
     assert measure_ceilings("cpu", session=session, cache_dir=tmp_path, emit=said.append).disturbed
     assert said == []
     os.utime(entry, (0, 0))
-    again = measure_ceilings("cpu", session=session, cache_dir=tmp_path, emit=said.append)
+    again = measure_ceilings("cpu", session=session, cache_dir=tmp_path, emit=said.append, idle=lambda: True)
     assert said
     # Still disturbed: what was the better figure stays. Else all of it is new.
     assert (again.copy_bytes_per_s == 1e15) == again.disturbed
@@ -121,8 +121,21 @@ def test_nobody_waits_for_the_device_to_replace_what_is_known(
     kept = keep_old_disturbed(tmp_path)
     said: list[str] = []
     with device_lock("cpu", wait_s=0):
-        assert measure_ceilings("cpu", session=session, cache_dir=tmp_path, emit=said.append) == kept
+        assert (
+            measure_ceilings("cpu", session=session, cache_dir=tmp_path, emit=said.append, idle=lambda: True)
+            == kept
+        )
     assert said == []
+
+
+def test_a_machine_that_is_still_busy_keeps_what_is_known_however_old(
+    session: TargetSession, tmp_path: Path
+) -> None:
+    kept = keep_old_disturbed(tmp_path)
+    said: list[str] = []
+    again = measure_ceilings("cpu", session=session, cache_dir=tmp_path, emit=said.append, idle=lambda: False)
+    assert (again, said) == (kept, [])
+    assert kept.disturbed, "the mark stays"
 
 
 def test_where_nothing_is_known_the_wait_for_the_device_has_an_end(

@@ -20,6 +20,7 @@ from stitch_tools.run.child import Child
 from stitch_tools.run.child_outcome import ChildDied, Outcome
 from stitch_tools.run.interpreter import Interpreter, find_interpreter
 from stitch_tools.run.session import TargetSession
+from tests.sampling import sampled
 
 HANDLERS = Path(__file__).with_name("processes_handlers.py")
 
@@ -47,8 +48,13 @@ child.request({"op": "hang"}, timeout_s=600)
 """
 
 
-@pytest.mark.parametrize("level", ["full", "fs+net", "process"])
-@pytest.mark.parametrize("started_from", ["main", "thread"])
+@pytest.mark.parametrize(
+    ("level", "started_from"),
+    sampled(
+        ((level, start) for level in ("full", "fs+net", "process") for start in ("main", "thread")),
+        [("full", "main"), ("full", "thread"), ("process", "main")],
+    ),
+)
 def test_a_killed_controller_leaves_nothing(tmp_path: Path, level: str, started_from: str) -> None:
     command = [sys.executable, "-c", CONTROLLER, str(tmp_path), str(HANDLERS), level, started_from]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as controller:
@@ -97,7 +103,8 @@ def test_a_closed_session_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_many_evaluations_leave_neither_descriptors_nor_processes(tmp_path: Path) -> None:
-    with TargetSession(find_interpreter(None, tmp_path)) as session:
+    scratch = tmp_path / "scratch"
+    with TargetSession(find_interpreter(None, tmp_path), scratch_root=scratch) as session:
         gc.collect()
         descriptors, family = open_descriptors(), set(process_tree.descendants(os.getpid()))
         for op in ("leave", "hang", "segfault", "babble", "close_descriptors", "leave_grandchild") * 2:
@@ -107,7 +114,8 @@ def test_many_evaluations_leave_neither_descriptors_nor_processes(tmp_path: Path
         assert open_descriptors() <= descriptors
         for pid in set(process_tree.descendants(os.getpid())) - family:
             assert has_ended(pid, time.monotonic() + 10.0), "killed, and still there"
-        assert session.scratch_folders() == []
+        (own,) = scratch.iterdir()
+        assert list(own.iterdir()) == []
 
 
 def open_descriptors() -> int:

@@ -16,9 +16,13 @@ from stitch_tools.worker.plane_probe import Side, handlers
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSession]:
-    root = tmp_path_factory.mktemp("plane")
-    with TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session:
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("plane") / "scratch"
+
+
+@pytest.fixture(scope="module")
+def session(scratch: Path) -> Iterator[TargetSession]:
+    with TargetSession(find_interpreter(None, scratch.parent), threads=1, scratch_root=scratch) as session:
         yield session
 
 
@@ -38,11 +42,12 @@ def test_without_a_gpu_tensors_travel_by_the_host_and_the_reason_is_told(
     assert session.plane() is plane
 
 
-def test_the_children_that_try_it_out_are_gone_afterwards(session: TargetSession) -> None:
+def test_the_children_that_try_it_out_are_gone_afterwards(session: TargetSession, scratch: Path) -> None:
     without_gpu()
     with pytest.raises(PlaneError), started_pair(session, "host"):
         pass
-    assert session.scratch_folders() == []
+    (own,) = scratch.iterdir()
+    assert list(own.iterdir()) == []
 
 
 def test_the_setting_keeps_tensors_off_the_gpus_own_way(

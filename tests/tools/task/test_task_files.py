@@ -197,6 +197,7 @@ class TestLoosening:
         ("variants", [3, "get_small_inputs"]),
         ("buffers", "const"),
         ("buffers", "updated"),
+        ("input_structure", "ignored"),
     )
     STATEMENTS = (("mode", "eval"), ("input_low", 0.0), ("input_high", 1.0))
 

@@ -11,9 +11,11 @@ from torch import nn
 
 from stitch_tools.graph.families import family_of
 from tests.graph_runner import run_graph
+from tests.sampling import sampled
 from tests.tools.capture_support import Body, X, assert_computes_the_same, captured, ops
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.py"))
+FOLDER = Path(__file__).resolve().parents[3] / "examples"
+EXAMPLES = sorted(FOLDER.glob("*.py"))
 
 
 def load_example(path: Path) -> tuple[nn.Module, list[Any]]:
@@ -29,9 +31,11 @@ def load_example(path: Path) -> tuple[nn.Module, list[Any]]:
     return module.Model(*module.get_init_inputs()).train(mode == "train"), module.get_inputs()
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_example_is_exported_and_its_graph_computes_the_same(path: Path) -> None:
-    module, inputs = load_example(path)
+@pytest.mark.parametrize(
+    "name", sampled((path.stem for path in EXAMPLES), ("attention", "conv_bn_relu", "embedding_pool", "gru"))
+)
+def test_every_example_is_exported_and_its_graph_computes_the_same(name: str) -> None:
+    module, inputs = load_example(FOLDER / f"{name}.py")
     graph = captured(module, inputs)
     assert (graph.source, graph.reason) == ("export", "")
     assert graph.flops > 0
@@ -212,7 +216,7 @@ def test_numbers_among_the_outputs_are_constants() -> None:
         assert torch.equal(value, torch.as_tensor(expected, dtype=value.dtype))
 
 
-class Pair(NamedTuple):
+class TensorPair(NamedTuple):
     """Inputs under names that do not matter."""
 
     left: torch.Tensor
@@ -220,10 +224,10 @@ class Pair(NamedTuple):
 
 
 def test_a_named_tuple_counts_by_position() -> None:
-    def body(self: Body, pair: Pair) -> Any:
+    def body(self: Body, pair: TensorPair) -> Any:
         return pair.left - pair.right
 
-    graph = captured(Body(body), [Pair(X, X + 1)])
+    graph = captured(Body(body), [TensorPair(X, X + 1)])
     assert [row.target for row in graph.inputs if row.kind == "user"] == ["0.0", "0.1"]
 
 

@@ -56,7 +56,7 @@ def test_all_constants_together_fit_one_message() -> None:
 
 
 @dataclasses.dataclass
-class Batch:
+class TensorBatch:
     """An input that hides a tensor."""
 
     values: torch.Tensor
@@ -91,10 +91,10 @@ def test_what_depends_on_data_is_opaque_with_the_reason(body: Callable[..., Any]
 
 
 def test_a_tensor_hidden_in_an_object_is_never_baked_in() -> None:
-    def body(self: Body, x: torch.Tensor, batch: Batch) -> Any:
+    def body(self: Body, x: torch.Tensor, batch: TensorBatch) -> Any:
         return x + batch.values
 
-    assert captured(Body(body), [X, Batch(X)]).source == "opaque"
+    assert captured(Body(body), [X, TensorBatch(X)]).source == "opaque"
 
 
 ATTRIBUTES = """\
@@ -146,3 +146,28 @@ def test_a_constant_that_depends_on_the_weights_seed_is_not_sent(
 def test_a_forward_that_fails_is_told_with_its_line(session: TargetSession, tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"net\.py:10: .*list index out of range"):
         served_graph(session, tmp_path, FAULT, observes=False)
+
+
+def test_a_graph_that_is_not_the_forward_is_not_kept() -> None:
+    calls = [0]
+
+    def body(self: Body, x: Any) -> Any:
+        calls[0] += 1
+        return x * calls[0]
+
+    graph = captured(Body(body), [X])
+    assert graph.source == "opaque"
+    assert graph.reason.startswith(
+        "export: UnsupportedGraphError: the exported graph is not the forward: output 0"
+    )
+
+
+def test_a_graph_that_cannot_be_run_here_is_kept_and_says_so() -> None:
+    def body(self: Body, x: Any) -> Any:
+        if not torch.compiler.is_exporting():
+            raise MemoryError("full")
+        return x + 1
+
+    graph = captured(Body(body), [X])
+    assert graph.source == "export"
+    assert graph.reason.startswith("not compared with eager: MemoryError: full (at test_capture_limits.py:")

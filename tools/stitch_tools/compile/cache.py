@@ -17,7 +17,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stitch_tools.errors import StoreError
+from stitch_tools.errors import LockedError, StoreError
 from stitch_tools.models.base import sha256_hex
 from stitch_tools.models.program import Build
 from stitch_tools.storage.locks import FileLock
@@ -65,19 +65,24 @@ class BuildCache:
         return build.model_copy(update={"artifact": str(folder / ARTIFACT_NAME)})
 
     @contextlib.contextmanager
-    def building(self, key: str, *, wait_s: float) -> Generator[None]:
+    def building(self, key: str, *, wait_s: float) -> Generator[bool]:
         """Hold the right to build `key`; others with an equal key wait up to `wait_s`, then build as well.
 
-        A file system without locks goes without.
+        The body is told whether nobody else is known to build it. A file system without locks goes without.
         """
         lock = FileLock(self.folder / "locks" / key[:2], purpose="build cache", option="STITCH_CACHE_DIR")
         with storing(lock.path, "STITCH_CACHE_DIR"):
             lock.path.parent.mkdir(parents=True, exist_ok=True)
             lock.path.touch()
-        with contextlib.suppress(StoreError):
-            lock.acquire(wait_s=wait_s)
+        free = True
         try:
-            yield
+            lock.acquire(wait_s=wait_s)
+        except LockedError:
+            free = False
+        except StoreError:
+            pass
+        try:
+            yield free
         finally:
             lock.release()
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from stitch_tools.errors import EnvironmentMissingError, TaskError
+from stitch_tools.judge.borders import compare_borders, describe_borders
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.correctness.check_record import (
     TIME_OVER,
@@ -15,7 +16,7 @@ from stitch_tools.judge.correctness.check_record import (
     end_of_step,
     end_of_worker,
 )
-from stitch_tools.judge.correctness.check_wording import describe_build, describe_draw
+from stitch_tools.judge.correctness.check_wording import UNRACED, describe_build, describe_draw
 from stitch_tools.judge.correctness.draw_ruling import Ruling
 from stitch_tools.judge.correctness.draw_runner import DrawRunner
 from stitch_tools.judge.correctness.draw_schedule import (
@@ -28,6 +29,7 @@ from stitch_tools.judge.correctness.draw_schedule import (
 )
 from stitch_tools.judge.correctness.reference_variation import describe_variation
 from stitch_tools.judge.gpu_health import canary_for, sound_gpu, wedged
+from stitch_tools.judge.memory_turns import CheckAttempt, check_in_turn
 from stitch_tools.judge.source import scan_program
 from stitch_tools.judge.trial import Trial
 from stitch_tools.judge.work.traced_worker import (
@@ -37,16 +39,19 @@ from stitch_tools.judge.work.traced_worker import (
     watched_worker,
 )
 from stitch_tools.judge.work.work_evidence import trace_work
+from stitch_tools.machine.device_memory import DeviceMemory, device_memory
 from stitch_tools.machine.devices import usable_cpus
 from stitch_tools.models.program import STITCHER
-from stitch_tools.models.verdict import REFERENCE_VARIES, Check, CheckFlag, DrawResult
+from stitch_tools.models.verdict import REFERENCE_VARIES, Check, CheckFlag, DrawResult, Finding
 from stitch_tools.protocol.messages_reference import WeightsMade
-from stitch_tools.run.candidate_worker import kept_buffers
+from stitch_tools.run.candidate_worker import Answer, kept_buffers
 from stitch_tools.run.child_outcome import ChildDied
+from stitch_tools.run.extension_builds import names_in_python
 from stitch_tools.run.reference_server import (
     DrawUnavailable,
     DrawUndecided,
     NoDeviceError,
+    ReferenceMemoryError,
     ReferenceServer,
 )
 
@@ -57,36 +62,70 @@ _COMPILES = re.compile(rb"cpp_extension|subprocess|tvm_ffi")
 _CPUS_FOR_TWO = 4
 """Fewer, and two compilers at once would make the first answer late."""
 
+_LOADED = (
+    "its constructor makes other weights from the same seed, or none:"
+    " it was judged with the reference's, given by load_state_dict"
+)
 _ALWAYS_UNCHECKED = (
     "writes further than 64 KiB beyond an output",
     "gradients: programs are forward only",
 )
 
 
-def check_program(trial: Trial, options: CheckOptions | None = None) -> Check:
+def check_program(
+    trial: Trial, options: CheckOptions | None = None, memory: DeviceMemory | None = None
+) -> Check:
     """The program's Check; whatever the program does wrong is a status.
 
     Args:
         trial: the program beside its reference.
         options: draws and time limits.
+        memory: what it shares with other jobs; by default that of the task's device.
 
     Raises:
         EnvironmentMissingError: the GPU does not answer, or did not after an earlier program.
+        MemoryHeldError: processes that are not ours hold the memory that the reference needs.
         TaskError: the reference itself fails.
         WorkerError, SandboxError: a failure of ours or of this machine.
     """
-    start = time.monotonic()
-    judge = _Judge(trial, options or CheckOptions())
-    end = judge.refuse_early()
-    if end is None and not judge.reads_fatal():
-        canary = canary_for(trial.session, trial.task.target)
+    start, options = time.monotonic(), options or CheckOptions()
+    reader = _Judge(trial, options)
+    end = reader.refuse_early()
+    if end is not None or reader.reads_fatal():
+        return reader.conclude(end, time.monotonic() - start)
+    bounded = options.memory_bytes is not None or (trial.reference is not None and trial.reference.limited)
+    check = check_in_turn(
+        trial,
+        memory or device_memory(trial.task.target),
+        lambda: _attempt(trial, options, tuple(reader.record.findings), start),
+        # What a caller bounds is memory of the host.
+        limited=bounded and not trial.on_gpu,
+    )
+    if check.status != "incorrect" or not options.borders:
+        return check
+    borders = compare_borders(trial, options, check_program)
+    message = check.message + describe_borders(borders)
+    return check.model_copy(update={"borders": borders, "message": message})
+
+
+def _attempt(
+    trial: Trial, options: CheckOptions, findings: tuple[Finding, ...], start_s: float
+) -> CheckAttempt:
+    """Run the check once, with what its text showed."""
+    judge = _Judge(trial, options)
+    judge.record.findings += findings
+    canary = canary_for(trial.session, trial.task.target)
+    try:
         with sound_gpu(canary):
             try:
                 end = judge.run()
             except NoDeviceError as error:
                 end = End("unmeasured", f"{error.message}. {error.hint}")
-        judge.record.findings += wedged(canary, end)
-    return judge.conclude(end, time.monotonic() - start)
+    except ReferenceMemoryError as error:
+        return CheckAttempt(error, memory_short=True)
+    judge.record.findings += wedged(canary, end)
+    check = judge.conclude(end, time.monotonic() - start_s)
+    return CheckAttempt(check, judge.record.memory_short or check.status == "out_of_memory")
 
 
 class _Judge:
@@ -97,7 +136,8 @@ class _Judge:
         self.task, self.program, self.build = trial.task, trial.program, trial.build
         self.session, self.store, self.facts = trial.session, trial.store, trial.facts
         self.record = Record()
-        self.ruling = Ruling(self.record, self.facts.uses_rng, self._tell)
+        sizes_count = any(row.isdigit() for row in self.task.contract.variants)
+        self.ruling = Ruling(self.record, self.facts.uses_rng, sizes_count, self._tell)
         self.reference: ReferenceServer | None = None  # where the program ran, beside it
         self.watched: WatchedWorker | None = None  # where one loads the program already
         self.rounds: list[Round] = []
@@ -156,17 +196,13 @@ class _Judge:
 
         None where it does not; what cannot be started now is started again, and judged, when it is needed.
         """
-        if not self.options.trace or not self._compiles_itself() or usable_cpus() < _CPUS_FOR_TWO:
+        cpus = self.options.cpus or usable_cpus()
+        compiles = names_in_python(self.program, self.store, _COMPILES)
+        if not self.options.trace or not compiles or cpus < _CPUS_FOR_TWO:
             return None
         with suppress(ChildDied, HarnessFaultError, EnvironmentMissingError):
             return stack.enter_context(watched_worker(self.trial, self.options, reference))
         return None
-
-    def _compiles_itself(self) -> bool:
-        if self.program.format != "kernelbench":
-            return False
-        sources = (self.store.get(file.sha256) for file in self.program.files if file.path.endswith(".py"))
-        return any(_COMPILES.search(source) for source in sources)
 
     def _load_and_draw(self, runner: DrawRunner) -> End | None:
         if self.program.format == "kernelbench":
@@ -217,8 +253,8 @@ class _Judge:
                 return self._reloaded(runner, round_, weights)
             if probe.gain is not None:
                 return self._order_one(runner, round_, weights)
-            answer = runner.worker.init(weights, self.options.init_timeout_s)
-            return self._draws(runner, round_) if answer.ok else end_of_step(answer)
+            answer = self._init(runner, weights)
+            return self._constructed(runner, round_, weights, answer) if answer.ok else end_of_step(answer)
         finally:
             weights.close()
 
@@ -230,44 +266,54 @@ class _Judge:
             return None
         before, mark = self.record.failures, self.record.mark()
         end = self._draws(runner, round_)
-        if end is None and not before and self.record.failures:
-            # A constructor may prepack its weights, as a native program's init does.
-            message = f"after loading other weights in place: {self._first_wrong_draw()}"
-            self.record.note("weights_not_reloadable", message)
-            self.record.take_back(mark)
+        if before or (end is None and not self.record.failures):
+            return end
+        # A constructor may prepack its weights, as a native program's init does.
+        message = end.message if end is not None else self._first_wrong_draw()
+        self.record.note("weights_not_reloadable", f"after loading other weights in place: {message}")
+        self.record.take_back(mark)
+        return None
+
+    def _init(self, runner: DrawRunner, weights: WeightsMade) -> Answer:
+        load = not self.record.as_constructed
+        return runner.worker.init(weights, self.options.init_timeout_s, load=load)
+
+    def _constructed(
+        self, runner: DrawRunner, round_: Round, weights: WeightsMade, answer: Answer
+    ) -> End | None:
+        """Draws after `init`. Where loaded weights fail, what the constructor made of them counts."""
+        before, mark = self.record.failures, self.record.mark()
+        end = self._draws(runner, round_)
+        if not answer.loaded:
+            return end
+        if end is None and self.record.failures == before:
+            self.record.note("weights_loaded", _LOADED)
+            return None
+        # It may have folded one weight into another, which has the old one's name.
+        wrong = self.record.mark()
+        self.record.take_back(mark)
+        plain = runner.worker.init(weights, self.options.init_timeout_s, load=False)
+        if plain.ok and self._draws(runner, round_) is None and self.record.failures == before:
+            self.record.as_constructed = True
+            return None
+        self.record.take_back(wrong)
         return end
 
     def _order_one(self, runner: DrawRunner, round_: Round, weights: WeightsMade) -> End | None:
         """Draws under weights of order 1, made by the constructor or else loaded by name."""
-        timeout_s = self.options.init_timeout_s
-        made = runner.worker.init(weights, timeout_s)
+        made = self._init(runner, weights)
+        if made.ok:
+            return self._constructed(runner, round_, weights, made)
         if self.program.format == "native":
-            return self._draws(runner, round_) if made.ok else end_of_step(made)
-        before, mark = self.record.failures, self.record.mark()
-        end = self._draws(runner, round_) if made.ok else None
-        if end is not None or before or (made.ok and not self.record.failures):
-            return end
-        if not made.ok:
-            # The constructor fails under such weights: a plain instance is loaded with them.
-            plain = runner.worker.init(replace(weights, scale=None), timeout_s)
-            if plain.ok and runner.worker.reload(weights, timeout_s).ok:
-                return self._draws(runner, round_)
-            # It is not shown to be right under any weights but its own.
-            end = end_of_step(made)
-            status = "incorrect" if made.status == "unsupported" else end.status
-            return replace(end, message=f"{end.message}, with other weights than its own", status=status)
-        wrong, message = self.record.mark(), self._first_wrong_draw()
-        if not runner.worker.reload(weights, timeout_s).ok:
-            return None
-        # It may construct its layers in another order, and so have given the values to other parameters.
-        self.record.take_back(mark)
-        end = self._draws(runner, round_)
-        if end is None and self.record.failures:
-            self.record.take_back(wrong)
-        elif end is None:
-            message = f"right only when weights of order 1 are loaded by name: {message}"
-            self.record.note("order_1_by_name", message)
-        return end
+            return end_of_step(made)
+        # The constructor fails under such weights: a plain instance is loaded with them.
+        plain = runner.worker.init(replace(weights, scale=None), self.options.init_timeout_s)
+        if plain.loaded:
+            return self._draws(runner, round_)
+        # It is not shown to be right under any weights but its own.
+        end = end_of_step(made)
+        status = "incorrect" if made.status == "unsupported" else end.status
+        return replace(end, message=f"{end.message}, with other weights than its own", status=status)
 
     def _first_wrong_draw(self) -> str:
         return describe_draw(next(draw for draw in self.record.draws if not draw.ok))
@@ -296,6 +342,7 @@ class _Judge:
                 if draw.own and ordinary:
                     raise
                 # A draw of ours that the reference does not survive says nothing about the program.
+                self.record.memory_short |= isinstance(error, ReferenceMemoryError)
                 self.record.skipped.append(f"draw {draw.name}: {error.message[:300]}")
                 runner.reference.revive()
                 # The new server has no weights yet: the rest becomes a round of its own.
@@ -339,6 +386,10 @@ class _Judge:
         elif draw.own:
             self.record.passed.own_inputs += 1
 
+    def _always_unchecked(self) -> tuple[str, ...]:
+        # Repeated calls find a race that shows now and then at best.
+        return (*((UNRACED,) if self.trial.on_gpu else ()), *_ALWAYS_UNCHECKED)
+
     def _is_late(self) -> bool:
         """Whether the deadline is over; one draw is always made."""
         return self.trial.is_late and bool(self.record.draws)
@@ -364,6 +415,8 @@ class _Judge:
         if varies is not None:
             record.note(REFERENCE_VARIES, varies)
             end = replace(end, message=f"{varies} ({end.message})")
+        if self.facts.mode_warning:
+            record.note("train_mode", self.facts.mode_warning)
         flags: list[CheckFlag] = [*record.flags, *end.flags]
         if self.program.format == "kernelbench" and self.program.author == STITCHER:
             # The stitcher writes Python only where nodes are left to PyTorch, whatever their share.
@@ -388,7 +441,7 @@ class _Judge:
             sandbox=self.session.sandbox_level if self.reference else None,
             plane=self.reference.plane if self.reference else None,
             message=end.message,
-            not_checked=(*record.skipped, *_ALWAYS_UNCHECKED) if self.reference else (),
+            not_checked=(*record.skipped, *self._always_unchecked()) if self.reference else (),
             stderr_tail=end.stderr_tail,
             wall_s=wall_s,
         )

@@ -36,6 +36,8 @@ class CheckOptions:
     """Whether a right program is run once more, in a worker of its own, to see who does its work."""
     reference_tolerance: bool = False
     """Whether five own draws are made, as many as KernelBench's rule asks for."""
+    borders: bool = True
+    """Whether a wrong program that shows its steps (STITCH_BORDER) is told the first that differs."""
     max_failures: int = 3
     """Wrong draws after which no further ones are made."""
     init_timeout_s: float = 300.0
@@ -44,5 +46,7 @@ class CheckOptions:
     """One forward of the program; at least 50 times what the reference took is always granted."""
     memory_bytes: int | None = None
     """Memory that the program may use; None: nine tenths of what is free."""
+    cpus: int | None = None
+    """CPUs that the processes of the check share; None: all that this process may use."""
     cache_dir: Path | None = None
     """Root of our caches, for native parts of a program in Python; None is the user's cache folder."""

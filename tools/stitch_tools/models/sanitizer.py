@@ -44,6 +44,8 @@ class SanitizerRun(Fact):
     status: SanitizerStatus
     reason: str = ""
     """Why it was not checked; "" otherwise."""
+    too_slow: bool = False
+    """Whether that is since it did not finish in its time."""
     findings: tuple[SanitizerFinding, ...] = ()
     """In the program's own code."""
     library_findings: tuple[SanitizerFinding, ...] = ()

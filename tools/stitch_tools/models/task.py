@@ -62,6 +62,8 @@ class Contract(Fact):
     """What happens to buffers that the forward updates (running statistics)."""
     input_writes: Literal["compared", "ignored"] = "compared"
     """Whether a program must write to its inputs what the reference writes to them."""
+    input_structure: Literal["ignored", "kept"] = "kept"
+    """Whether the judge's own draws keep what every draw of the input maker has (triangular, sorted, ...)."""
     variants: tuple[str, ...] = ()
     """Further inputs that a program must take: a leading size, or the name of another input maker, each."""
     uses_rng: bool = False
@@ -141,8 +143,14 @@ class ReferenceFacts(Fact):
     """Names in `parameters` that are buffers."""
     mutated_buffers: tuple[str, ...] = ()
     """Buffers whose value changed in one forward."""
+    changed_attributes: tuple[str, ...] = ()
+    """Qualified names of plain attributes that one forward changed; they are reset before each call."""
     training: bool = True
     """Whether the module ran in training mode."""
+    mode_layers: tuple[str, ...] = ()
+    """Classes of its layers that compute something else in the other mode."""
+    mode_warning: str = ""
+    """That of `warnings` which says so, where nobody chose the mode; "" where none is due."""
     uses_rng: bool = False
     """Whether forward consumed the generator."""
     deterministic: bool = True

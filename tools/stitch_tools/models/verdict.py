@@ -18,7 +18,14 @@ CheckStatus = Literal[
     "unmeasured",
 ]
 CheckFlag = Literal[
-    "weak", "relaxed", "library_only", "partial", "specialized", "unsupported_rng", "incomplete"
+    "weak",
+    "relaxed",
+    "library_only",
+    "partial",
+    "specialized",
+    "unguarded",
+    "unsupported_rng",
+    "incomplete",
 ]
 BenchOutcome = Literal["faster", "slower", "inconclusive", "unmeasured"]
 SandboxLevel = Literal["full", "fs+net", "process"]
@@ -71,12 +78,19 @@ class OutputError(Fact):
     rms: float | None = None
     """The oracle's rms over the output's finite values."""
     floor: float | None = None
-    """16 x eps x sqrt(longest sum): the relative error that any order of summation may have."""
+    """16 x eps x sqrt(longest sum), at least 2e-5 behind a function in fp32: the relative error that any
+    order of summation, and functions of a fast-math library, may have."""
     undecided: str | None = None
     """Which values were not compared, as the reference itself is further off there than the contract allows;
     only on a draw that the judge made up. None: all were compared."""
     problem: str | None = None
     """None when equal, else one sentence."""
+    allow: str | None = None
+    """What a contract would have to allow (`matmul=tf32`), where a wrong output looks like products in a
+    coarser format than it does."""
+    allow_rtol: float | None = None
+    """The least `rtol` of the contract's own, 0.01, 0.03 and 0.1 of which half would make the draw right;
+    None: none of these."""
     # Checks before 0.2 counted elements by distance, and allowed for inputs that differ by a bit.
     _retired = retired("ulp_histogram", "slack")
 
@@ -89,8 +103,19 @@ class DrawResult(Fact):
     ok: bool
     outputs: tuple[OutputError, ...] = ()
     repeats_bitwise: bool | None = None
-    """Whether a second call on the same inputs in fresh memory gave the same bits; None: not repeated."""
+    """Whether repeated calls on the same inputs gave the same bits; None: none was repeated."""
     problem: str | None = None
+
+
+class BorderResult(Fact):
+    """How a step of a wrong program compares with the output of a submodule of the reference."""
+
+    name: str
+    """The submodule's."""
+    ok: bool | None
+    """None: it was not compared."""
+    problem: str = ""
+    """What differs, or why it was not compared."""
 
 
 class Sensitivity(Fact):
@@ -130,9 +155,12 @@ class Check(Fact):
     task_id: str
     status: CheckStatus
     flags: tuple[CheckFlag, ...] = ()
-    """`incomplete`: accepted on fewer draws than a full check makes, for the time was over."""
+    """`incomplete`: accepted on fewer draws than a full check makes, for the time was over. `unguarded`:
+    wrong at another leading size than the task's own, without a word; `load_program` refuses other shapes."""
     findings: tuple[Finding, ...] = ()
     draws: tuple[DrawResult, ...] = ()
+    borders: tuple[BorderResult, ...] = ()
+    """Of a wrong program that shows its steps (STITCH_BORDER), in the reference's order of execution."""
     oracle: OracleKind = "none"
     work: WorkEvidence | None = None
     """Who did the work, where the program was right and traced."""
@@ -172,16 +200,20 @@ class Timing(Fact):
     throughput_spread_us: float | None = None
     n: int = 0
     """Blocks (throughput) that count."""
+    disturbed: bool = False
+    """Whether most of its visits were left out of the ratios, as something waited for a CPU or lost it: the
+    medians are those of a busy machine."""
     note: str = ""
     """Why something is None, or what was left out."""
 
 
 class Ratio(Fact):
-    """Speed-up of the program over one baseline, from pairs measured side by side in one run."""
+    """Speedup of the program over one baseline, from pairs measured side by side in one run."""
 
     baseline: str
     contestant: str = "program"
-    """`program`, or `program:cudagraph`: the same program replayed from a CUDA graph, inputs copied in."""
+    """`program`; `program:cudagraph`: the same program replayed from a CUDA graph, inputs copied in; or
+    `program:` and the id of another one that was timed beside it."""
     speedup: float
     """Median of baseline time / program time; above 1 the program is faster."""
     low: float
@@ -189,6 +221,20 @@ class Ratio(Fact):
     high: float
     """Upper end of the 95% interval."""
     outcome: BenchOutcome
+
+
+class CpuTiming(Fact):
+    """CPU time of one contestant's calls on one thread."""
+
+    name: str
+    cpu_us: float
+    """Median per call."""
+    low_us: float | None
+    """Lower end of the median's 95% interval; None: too few batches."""
+    high_us: float | None
+    """Upper end of it."""
+    n: int
+    """Batches."""
 
 
 class Bench(Fact):
@@ -211,6 +257,12 @@ class Bench(Fact):
     disturbed: bool | None = None
     """Whether more than a tenth of all visits were left out, since something waited for a CPU or lost it;
     None where nothing was timed."""
+    cpu_timings: tuple[CpuTiming, ...] = ()
+    """CPU time per call on one thread, measured where times on a CPU are inconclusive; no outcome rests on
+    it."""
+    cpu_ratios: tuple[Ratio, ...] = ()
+    """The program's by CPU time on one thread: how much less work it is, not how much faster it is on all
+    cores."""
     gpu: GpuConditions | None = None
     """Clocks and company of the GPU; None on a CPU, or where its driver tells nothing."""
     findings: tuple[Finding, ...] = ()
@@ -244,6 +296,10 @@ class Bench(Fact):
     def rejected(self) -> bool:
         """Whether the times prove that the program does not do its work when it is timed."""
         return any(row.severity == "fatal" for row in self.findings)
+
+    def timing(self, name: str) -> Timing | None:
+        """The contestant's timing, or None if it took no part."""
+        return next((row for row in self.timings if row.name == name), None)
 
     def ratio(self, baseline: str, contestant: str = "program") -> Ratio | None:
         """The contestant's ratio against `baseline`, or None if that one was not measured."""

@@ -21,6 +21,14 @@ class StepReply(Message):
     """Buffers that no call may change, and that hold something else now."""
     unspoiled: str = ""
     """Why a GPU's shared memory was not full of NaN patterns before the call; "" where it was."""
+    loaded: bool = False
+    """Whether a `ModelNew` constructed other weights, and was given the reference's by `load_state_dict`."""
+    container: str = ""
+    """In which other containers than the reference's a `ModelNew` returned its outputs."""
+    earlier_inputs: tuple[str, ...] = ()
+    """Inputs of earlier calls, in memory that is not this call's, that hold something else now."""
+    earlier_outputs: tuple[str, ...] = ()
+    """Outputs of earlier calls that hold something else now."""
 
     @property
     def ok(self) -> bool:
@@ -45,6 +53,8 @@ class LoadPython(Operation[StepReply], op="load_python"):
     device: str
     matmul_precision: str
     conv_precision: str
+    extensions: tuple[Fd, ...]
+    """A socket on which extensions that it builds are asked for; () where it builds them itself."""
 
 
 class InitProgram(Operation[StepReply], op="init"):
@@ -53,6 +63,10 @@ class InitProgram(Operation[StepReply], op="init"):
     weights: WeightsMade
     kept: tuple[str, ...]
     """Buffers that no call may change."""
+    load: bool
+    """Whether a `ModelNew` that constructs the same weights otherwise gets the reference's."""
+    reset: tuple[str, ...]
+    """Buffers and plain attributes that a `ModelNew` finds before each call as its constructor left them."""
 
 
 class ReloadWeights(Operation[StepReply], op="reload"):

@@ -31,6 +31,8 @@ class ReferenceSource(Message):
     mode: str = ""
     """`train` or `eval`; "": the mode in which the file leaves the module."""
     device: str = "cpu"
+    keep_structure: bool = True
+    """Whether draws keep what every draw of the input maker has."""
 
     @property
     def file(self) -> Path:
@@ -130,6 +132,8 @@ class Expectation(Message):
     """Outputs that lie in the memory of the inputs."""
     inputs_written: bool
     """Whether the reference changes its inputs."""
+    memory_short: bool = False
+    """Whether a better oracle, or one beside the reference, had no memory."""
 
 
 class ExpectOutputs(Operation[Expectation], op="expect"):

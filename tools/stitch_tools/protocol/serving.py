@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
+from stitch_tools.protocol.memory_faults import is_out_of_memory
 from stitch_tools.protocol.messages import Done, Exit, Fault, Operation, Ping, decode, encode
 from stitch_tools.protocol.wire import Channel, ChannelClosedError, Frame
 
@@ -76,7 +77,7 @@ def _answer(handlers: Handlers, op: str, frame: Frame) -> Frame:
 def describe_error(error: BaseException) -> Fault:
     """The error with its traceback, and file and line of the innermost frame outside our code."""
     kind = type(error).__name__
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or kind == "OutOfMemoryError":
+    if is_out_of_memory(error):
         kind = "out_of_memory"
     file, line = user_place(error)
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))

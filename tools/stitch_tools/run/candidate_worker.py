@@ -20,6 +20,7 @@ from stitch_tools.protocol.messages_candidate import (
 )
 from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.protocol.messages_session import ChildLimits
+from stitch_tools.run.extension_builds import ExtensionBuilds, builds_extensions
 from stitch_tools.run.reference_server import Expectation, Inputs
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.scratch import Scratch, make_scratch
@@ -47,6 +48,7 @@ class Worker:
         readable: Sequence[Path] = (),
         memory_bytes: int | None = None,
         kept: Sequence[str] = (),
+        reset: Sequence[str] = (),
         cache_dir: Path | None = None,
     ) -> None:
         """Start the child; the program is not loaded yet.
@@ -60,12 +62,15 @@ class Worker:
             readable: what it may read beside the program.
             memory_bytes: memory that it may use; None is nine tenths of what is free.
             kept: buffers whose bytes are compared before and after calls.
+            reset: buffers and plain attributes that a `ModelNew` finds before each call as it made them.
             cache_dir: root of our caches; None is the user's cache folder.
         """
-        self._kept = tuple(kept)
+        self._kept, self._reset = tuple(kept), tuple(reset)
         self._task, self._program, self._build = task, program, build
         self._threads = session.threads
         self._scratch: Scratch | None = None
+        self.extensions: ExtensionBuilds | None = None
+        """Where the program asks for extensions that it builds; None where it names no such build."""
         self._loading: Operation[StepReply] | None = None
         visible = list(readable)
         env: dict[str, str] = {}
@@ -81,6 +86,8 @@ class Worker:
                 env, libraries = _onednn(session.interpreter.prefix)
                 visible += [self._scratch.path, *libraries]
             limits = None if memory_bytes is None else ChildLimits(memory_bytes=memory_bytes)
+            if builds_extensions(program, store):
+                self.extensions = ExtensionBuilds(session, program.program_id, cache_dir)
             self.child = session.spawn("worker", readable=visible, env=env, limits=limits)
         except BaseException:
             self._remove_folder()
@@ -128,11 +135,12 @@ class Worker:
             device=device,
             matmul_precision=contract.matmul_precision,
             conv_precision=contract.conv_precision,
+            extensions=(Fd(self.extensions.line.fileno()),) if self.extensions else (),
         )
 
-    def init(self, weights: WeightsMade, timeout_s: float) -> Answer:
-        """Give the program its weights."""
-        return self._call(InitProgram(weights, self._kept), timeout_s)
+    def init(self, weights: WeightsMade, timeout_s: float, *, load: bool = True) -> Answer:
+        """Give the program its weights; with `load` a `ModelNew` that made others by these names, too."""
+        return self._call(InitProgram(weights, self._kept, load, self._reset), timeout_s)
 
     def reload(self, weights: WeightsMade, timeout_s: float) -> Answer:
         """Other weights into the same `ModelNew`; status `not_reloadable` when names do not agree."""
@@ -184,6 +192,8 @@ class Worker:
             return fault_answer(error.fault)
 
     def _remove_folder(self) -> None:
+        if self.extensions is not None:
+            self.extensions.close()
         if self._scratch is not None:
             self._scratch.remove()
 
@@ -192,8 +202,12 @@ def read_answer(reply: StepReply) -> Answer:
     """The claim in a worker's reply, cut to a size that a report can hold."""
     # A report quotes these texts: a hostile program must not fill it.
     status, step, message = (text[:_MAX_CHARS] for text in (reply.status, reply.step, reply.message))
-    held, changed = (tuple(name[:100] for name in names[:50]) for names in (reply.held, reply.changed))
-    return Answer(status, step, message, reply.generator, held, changed, reply.unspoiled[:_MAX_REASON_CHARS])
+    lists = reply.held, reply.changed, reply.earlier_inputs, reply.earlier_outputs
+    held, changed, *earlier = (tuple(name[:100] for name in names[:50]) for names in lists)
+    unspoiled, container = (text[:_MAX_REASON_CHARS] for text in (reply.unspoiled, reply.container))
+    return Answer(
+        status, step, message, reply.generator, held, changed, unspoiled, reply.loaded, container, *earlier
+    )
 
 
 def fault_answer(fault: Fault) -> Answer:
@@ -207,6 +221,11 @@ def kept_buffers(contract: Contract, facts: ReferenceFacts) -> tuple[str, ...]:
     if contract.buffers == "ignored":
         return ()
     return tuple(name for name in facts.buffers if name not in facts.mutated_buffers)
+
+
+def reset_state(contract: Contract, facts: ReferenceFacts) -> tuple[str, ...]:
+    """Buffers and plain attributes that the reference's forward changes, and whose change is not compared."""
+    return facts.changed_attributes + (() if contract.buffers == "updated" else facts.mutated_buffers)
 
 
 def _place_files(

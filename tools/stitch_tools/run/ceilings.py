@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import platform
 import threading
 import time
@@ -29,7 +30,14 @@ _BUSY_SHARE = 0.25
 """Above this share of waiting for a CPU the figures are low."""
 _DISTURBED_FOR_S = 600.0
 """So long such figures stand in for better ones."""
+_IDLE_LOAD = 0.25
+"""Per CPU, the load average up to which a machine is idle enough to measure its limits again."""
 _SCHEMA = 3
+
+
+def is_idle() -> bool:
+    """Whether this machine had little to do in the last minute."""
+    return os.getloadavg()[0] <= _IDLE_LOAD * (os.cpu_count() or 1)
 
 
 def measure_ceilings(
@@ -41,11 +49,13 @@ def measure_ceilings(
     emit: Callable[[str], None] | None = None,
     wait_s: float = DEVICE_WAIT_S,
     stop: threading.Event | None = None,
+    idle: Callable[[], bool] = is_idle,
 ) -> Ceilings:
     """The ceilings of `cpu` or `cuda:sm_90`, from the cache where they were measured before.
 
     Figures of a CPU that others kept busy meanwhile are marked `disturbed`, and measured again by the first
-    call after ten minutes that finds the device free; what is known stays where it is the better one.
+    call after ten minutes that finds the machine idle and the device free: on a machine that is always busy
+    they are paid for once. What is known stays where it is the better one.
 
     Args:
         target: the device; a GPU must be in this machine.
@@ -56,6 +66,7 @@ def measure_ceilings(
         wait_s: how long to wait for another process that times on the device, where nothing is known or
             `refresh` asks for it.
         stop: when set, the wait ends.
+        idle: whether a measurement now would be better than a disturbed one.
 
     Raises:
         EnvironmentMissingError: no such device here.
@@ -69,7 +80,7 @@ def measure_ceilings(
         hold = partial(device_lock, place.gpu.uuid if place.gpu else "cpu", purpose="ceilings", stop=stop)
         if known is None or refresh:
             held.enter_context(hold(wait_s=wait_s, emit=emit))
-        elif not (known.disturbed and _is_old(place.file)):
+        elif not (known.disturbed and _is_old(place.file) and idle()):
             return known
         else:
             try:

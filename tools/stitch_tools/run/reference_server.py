@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from stitch_tools.errors import EnvironmentMissingError, TaskError, WorkerError
+from stitch_tools.machine.device_lock import DEVICE_WAIT_S
+from stitch_tools.machine.device_memory import DeviceMemory, Waiter, device_memory
 from stitch_tools.models.task import ReferenceFacts, Task
 from stitch_tools.models.verdict import DataPlane, OutputError, Sensitivity
 from stitch_tools.protocol import memory
@@ -46,7 +48,7 @@ _SEED_BITS = 62
 _TIMEOUT_S = 600.0
 _HINTS = {
     "syntax": "Correct the line, then run again.",
-    "missing_import": "Install it into the target interpreter, or add its folder to search_path.",
+    "missing_import": "The module is there and lacks the name: another version of it may be meant.",
     "missing_entry": "Name the entry in task.toml (`entry = ...`) or as path.py:Object.",
     "missing_inputs": "Define the function, or name another with `inputs = ...` in task.toml.",
     "missing_init_inputs": "Define the function, or name another with `init_inputs = ...` in task.toml.",
@@ -55,6 +57,7 @@ _HINTS = {
         "argument, [(a, b)] for one that is itself a tuple."
     ),
     "out_of_memory": "Make the task's inputs smaller, free memory, or use a machine with more.",
+    "unsupported_dtype": "Use one of these types, or give its bytes: x.view(torch.uint8).",
     "output": "Return tensors, numbers, or tuples, lists and dicts of them.",
 }
 _EXIT_HINT = (
@@ -72,6 +75,10 @@ class NoDeviceError(EnvironmentMissingError):
     """The task's device is not in this machine."""
 
     code = "environment"
+
+
+class ReferenceMemoryError(TaskError):
+    """There was not enough memory for the reference, or for what is computed beside it."""
 
 
 class DrawUnavailable(Exception):  # noqa: N818 (an answer, not an error: this kind of draw does not apply)
@@ -125,6 +132,8 @@ class Comparison:
 class ReferenceServer:
     """A task's reference in a sandboxed child, warm until closed. `child` is for other rooms' requests."""
 
+    limited: bool
+    """Whether the caller bounds what it may use."""
     plane: DataPlane | None
     """How tensors travel to programs and back: `host` from the first on that had to; None on a CPU."""
 
@@ -156,6 +165,7 @@ class ReferenceServer:
         self._session = session
         self._sensitivity: tuple[Sensitivity, ...] | None = None
         self._writable, self._env, self._limits = tuple(writable), dict(env or {}), limits
+        self.limited = limits is not None
         self._scratch = make_scratch("task")
         self._folder = self._scratch.path
         try:
@@ -179,18 +189,37 @@ class ReferenceServer:
         finally:
             self._scratch.remove()
 
+    def stop(self) -> None:
+        """End the process, which keeps memory; `revive` starts another."""
+        self.child.close()
+
     def revive(self) -> None:
         """Start a new server if the old one died."""
         if not self.child.is_alive():
             self.child = self._start()
 
-    def observe(self) -> ReferenceFacts:
+    def observe(self, memory: DeviceMemory | None = None) -> ReferenceFacts:
         """What one look at the reference tells; constructs it with weights of its own.
+
+        Where memory runs out beside others, it looks once more, alone. `memory` is what they share, by
+        default that of the task's device.
 
         Raises:
             TaskError: inputs cannot be made or do not fit, or forward raises.
+            ReferenceMemoryError: there is not enough memory for it.
+            LockedError: there was not beside other jobs of ours, which did not end in time.
         """
-        observed = self.call(ObserveReference(_seed(), _seed(), _seed(), _seed()))
+        request = ObserveReference(_seed(), _seed(), _seed(), _seed())
+        try:
+            observed = self.call(request)
+        except ReferenceMemoryError:
+            memory = memory or device_memory(self.task.target)
+            if memory is None or not memory.is_shared():
+                raise
+            self.stop()
+            with memory.claim(0, Waiter(DEVICE_WAIT_S, "looking at a reference"), alone=True):
+                self.revive()
+                observed = self.call(request)
         return ReferenceFacts.model_validate(observed)
 
     def set_weights(
@@ -205,7 +234,7 @@ class ReferenceServer:
             DrawUnavailable: weights of order 1 are asked for, and the reference has none to fill.
         """
         scale = None if gain is None else Scale(gain, positive)
-        made = self.call(SetWeights(_seed(), scale, self._on_device(on_host)))
+        made = self.call(SetWeights(_users_seed(), scale, self._on_device(on_host)))
         self._note_plane(made.parameters, made.fds, on_host=on_host)
         return made
 
@@ -228,7 +257,7 @@ class ReferenceServer:
             DrawUnavailable: the kind does not apply to this task.
         """
         seed = _seed() if seed is None else seed
-        made = self.call(MakeDraw(kind, seed, _seed(), shared, self._on_device(on_host)))
+        made = self.call(MakeDraw(kind, seed, _users_seed(), shared, self._on_device(on_host)))
         self._note_plane(made.inputs, made.fds, on_host=on_host)
         return Inputs(made.fds, kind, made.inputs, made.structure, shared, seed, made.places)
 
@@ -310,6 +339,7 @@ class ReferenceServer:
             search_path=tuple(task.search_path),
             mode=contract.named_mode,
             device=task.target.partition(":")[0],
+            keep_structure=contract.input_structure == "kept",
         )
         load = LoadReference(
             source=source,
@@ -346,6 +376,11 @@ def _seed() -> int:
     return secrets.randbits(_SEED_BITS)
 
 
+def _users_seed() -> int:
+    """A seed that a program can read (`torch.initial_seed`): of a size that users choose."""
+    return secrets.randbelow(1 << secrets.choice((10, 20, 31)))
+
+
 def _fault(task: Task, fault: Fault, last_hint: str) -> Exception:
     if fault.kind == DRAW_UNAVAILABLE:
         return DrawUnavailable(fault.message)
@@ -368,7 +403,8 @@ def _fault(task: Task, fault: Fault, last_hint: str) -> Exception:
     hint = fault.hint or _HINTS.get(fault.kind, last_hint)
     if any(word in fault.message for word in _CONFINED):
         hint = _CONFINED_HINT
-    return TaskError(f"{where}{fault.message}{text}", hint=hint)
+    kind = ReferenceMemoryError if fault.kind == "out_of_memory" else TaskError
+    return kind(f"{where}{fault.message}{text}", hint=hint)
 
 
 def _death_of_reference(death: ChildDied, last_hint: str) -> TaskError:
@@ -376,4 +412,5 @@ def _death_of_reference(death: ChildDied, last_hint: str) -> TaskError:
     hint = {"out_of_memory": _HINTS["out_of_memory"], "early_exit": _EXIT_HINT}.get(outcome.kind, last_hint)
     printed = own_words(outcome.output_tail)
     tail = f"\n{printed[-1000:]}" if printed else ""
-    return TaskError(f"the reference did not survive: {outcome.describe()}{tail}", hint=hint)
+    kind = ReferenceMemoryError if outcome.kind == "out_of_memory" else TaskError
+    return kind(f"the reference did not survive: {outcome.describe()}{tail}", hint=hint)

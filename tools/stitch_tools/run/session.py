@@ -18,6 +18,7 @@ from stitch_tools.machine.devices import usable_cpus
 from stitch_tools.machine.isolation import BOOTSTRAP, fix_for
 from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.protocol.messages import Done, Fd, OperationFailedError, decode_reply, encode
+from stitch_tools.protocol.messages_extension import ExtensionBuilt
 from stitch_tools.protocol.messages_session import ChildLimits, Role, SpawnChild, ZygoteReady
 from stitch_tools.protocol.wire import Channel, ChannelClosedError, ChannelTimeoutError, ProtocolError
 from stitch_tools.run.child import Child
@@ -53,6 +54,7 @@ class TargetSession:
         threads: int | None = None,
         scratch_root: Path | None = None,
         gpu: GpuCanary | None = None,
+        stock_extensions: bool = False,
     ) -> None:
         """Nothing starts before `start` or `with`.
 
@@ -63,6 +65,7 @@ class TargetSession:
             threads: OpenMP threads of every child; default: all cores that we may use.
             scratch_root: where scratch folders are made; default: the system's temporary folder.
             gpu: how to ask whether the GPU works; default: by a computation in a fresh process.
+            stock_extensions: build a program's extensions exactly as torch does, behind its whole headers.
         """
         self.interpreter = interpreter
         self.threads = threads or usable_cpus()
@@ -73,6 +76,9 @@ class TargetSession:
         """Whether the GPU still answers; asked by whoever runs programs on it."""
         self.unbuilt: set[str] = set()
         """Ids of programs whose segments could not be built for a worker: no other worker tries it again."""
+        self.failed_extensions: dict[str, ExtensionBuilt] = {}
+        """What the compiler said of extensions that do not build, by their key."""
+        self.stock_extensions = stock_extensions
         self.torch_version = ""
         self.cuda_version: str | None = None
         self._require = require_sandbox
@@ -294,10 +300,6 @@ class TargetSession:
         if self._plane is None:
             self._plane = find_plane(self)
         return self._plane
-
-    def scratch_folders(self) -> list[Path]:
-        """Scratch folders that exist now: those of the children that run."""
-        return sorted(self._need_folder().iterdir())
 
     def _need_folder(self) -> Path:
         if self._scratch is None:

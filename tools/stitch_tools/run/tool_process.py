@@ -11,7 +11,6 @@ from stitch_tools.run.session import TargetSession
 
 _SERVE_FILE = Path(stitch_tools.__file__).parent / "confine" / "tool_run.py"
 _ANSWER_S = 20.0
-TOO_SLOW = "did not finish"
 REPORTS = "report"
 """Beginning of the names of the files that a tool writes what it found to."""
 
@@ -43,7 +42,7 @@ class Execution(CommandEnded):
     def why_not_done(self, limit_s: float) -> str:
         """One sentence: what kept the program from running through."""
         if self.timed_out:
-            return f"{TOO_SLOW} within {limit_s:g} s"
+            return f"did not finish within {limit_s:g} s"
         if self.trouble:
             return f"the process under the tool ended early: {self.trouble}"
         if self.refusal is not None:

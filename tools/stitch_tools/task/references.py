@@ -36,6 +36,8 @@ from stitch_tools.task.task_file import (
 DEFAULT_ENTRY = "Model"
 DEFAULT_INPUTS = "get_inputs"
 DEFAULT_INIT_INPUTS = "get_init_inputs"
+KERNEL_ENTRY, KERNEL_INPUTS = "ref_kernel", "generate_input"
+"""Of GPU-MODE's tasks: a function of one argument, and what makes that from a seed."""
 _TARGET = re.compile(r"cpu|cuda(:sm_\d+[af]?)?")
 _MAX_FILE_BYTES = 256 << 20
 
@@ -235,17 +237,17 @@ def _shown(text: str) -> str:
 
 
 def _find_makers(source: PythonSource, pointer: _Pointer, said: TaskFile, inputs: str | None) -> _Makers:
-    entry = pointer.entry or DEFAULT_ENTRY
+    names = source.definitions()
+    is_kernel = DEFAULT_ENTRY not in names and KERNEL_ENTRY in names
+    entry = pointer.entry or (KERNEL_ENTRY if is_kernel else DEFAULT_ENTRY)
     definition = require_definition(source, entry, "the entry")
-    maker = inputs or said.inputs or DEFAULT_INPUTS
+    is_kernel = DEFAULT_INPUTS not in names and KERNEL_INPUTS in names
+    maker = inputs or said.inputs or (KERNEL_INPUTS if is_kernel else DEFAULT_INPUTS)
     _check_callable(source, maker, require_definition(source, maker, "the input maker"))
     init = said.init_inputs
     if init is not None:
         _check_callable(source, init, require_definition(source, init, "the maker of constructor arguments"))
-    elif (
-        not isinstance(definition, (ast.FunctionDef, ast.Assign))
-        and DEFAULT_INIT_INPUTS in source.definitions()
-    ):
+    elif not isinstance(definition, (ast.FunctionDef, ast.Assign)) and DEFAULT_INIT_INPUTS in names:
         init = DEFAULT_INIT_INPUTS
     return _Makers(entry, "object" if pointer.entry else "kernelbench", maker, init)
 
@@ -257,10 +259,15 @@ def _check_callable(source: PythonSource, name: str, statement: ast.stmt | None)
             f"{source.path}:{statement.lineno}: `{name}` is not a plain function",
             hint=f"write `def {name}():` that returns a list",
         )
-    if isinstance(statement, ast.FunctionDef) and (required := required_arguments(statement)):
+    required = required_arguments(statement) if isinstance(statement, ast.FunctionDef) else []
+    given = ["seed"] if name == KERNEL_INPUTS else []
+    if statement is not None and not set(required) <= set(given):
         raise TaskError(
             f"{source.path}:{statement.lineno}: `{name}` needs arguments ({', '.join(required)})",
-            hint="it is called without any; give them defaults",
+            hint="it is called with a seed alone; give the others defaults (the sizes of a benchmark),"
+            f" or write get_inputs() that returns [{name}(...)]"
+            if given
+            else "it is called without any; give them defaults",
         )
 
 

@@ -74,6 +74,12 @@ CONTRACT_KEYS = (
         "whether a program must write to its inputs what forward writes to them",
         ("compared", "ignored"),
     ),
+    ContractKey(
+        "input_structure",
+        "choice",
+        "whether other inputs keep what all inputs of the maker have",
+        ("ignored", "kept"),
+    ),
     ContractKey("variants", "names", "leading sizes, or other input makers, that must work too"),
     ContractKey("pytorch_share", "number", "share of the time that eager PyTorch may take"),
     ContractKey("input_low", "number", "smallest value of floating inputs", statement=True),

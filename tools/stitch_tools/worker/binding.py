@@ -68,6 +68,12 @@ def _by_name(names: Sequence[str], args: Sequence[object], kwargs: Mapping[str, 
 
 def _fit(wanted: Structure, value: object, path: str) -> object:
     """`value` with the keys of dicts in the order of `wanted`, all else compared."""
+    if isinstance(wanted, dict) and "named" in wanted:
+        fields = cast("dict[str, dict[str, Structure]]", wanted)["named"]
+        if not all(hasattr(value, name) for name in fields):
+            raise TypeError(f"argument {path} had the fields {', '.join(fields)} when the program was made")
+        _fit_dict(fields, {name: getattr(value, name) for name in fields}, path)
+        return value
     if isinstance(wanted, dict):
         return _fit_dict(cast("dict[str, dict[str, Structure]]", wanted)["dict"], value, path)
     if wanted == "leaf":

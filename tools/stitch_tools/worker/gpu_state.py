@@ -53,6 +53,7 @@ class GpuState:
             "sm_clock_mhz": self._number("nvmlDeviceGetClockInfo", _SM),
             "power_mw": self._number("nvmlDeviceGetPowerUsage"),
             "throttled": self._throttled(),
+            "memory": self._memory(),
         }
 
     def _call(self, name: str, *arguments: object) -> int | None:
@@ -63,6 +64,11 @@ class GpuState:
     def _number(self, name: str, *arguments: int) -> int | None:
         value = ctypes.c_uint()
         return value.value if self._call(name, *arguments, ctypes.byref(value)) == _OK else None
+
+    def _memory(self) -> list[int] | None:
+        """Bytes in all, and free ones."""
+        sizes = (ctypes.c_ulonglong * 3)()  # nvmlMemory_t: total, free, used
+        return list(sizes)[:2] if self._call("nvmlDeviceGetMemoryInfo", ctypes.byref(sizes)) == _OK else None
 
     def _throttled(self) -> list[str] | None:
         bits = ctypes.c_ulonglong()

@@ -1,14 +1,23 @@
 """A built native program as a torch module, for use outside of any harness. Forward only."""
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 
 from stitch_tools.worker.aliased_inputs import map_shared
 from stitch_tools.worker.binding import bind_inputs
 from stitch_tools.worker.runtime.native import NativeProgram, ProgramError, make_workspace
-from stitch_tools.worker.trees import Structure, flatten_inputs, unflatten
+from stitch_tools.worker.trees import (
+    Structure,
+    arranged,
+    call_with,
+    flatten_inputs,
+    flatten_outputs,
+    unflatten,
+)
 
 TensorSpec = tuple[str, Sequence[int], str]
 """Name, shape and type of a tensor; the type is torch's name without the prefix."""
@@ -42,6 +51,10 @@ class StitchModule(torch.nn.Module):
         device: torch.device | str = "cpu",
         updated_buffers: Sequence[str] = (),
         threads: int = 0,
+        fixed_shapes: bool = False,
+        training: bool = False,
+        mode_matters: bool = False,
+        load: Callable[[str, Sequence[str]], NativeProgram] = NativeProgram,
     ) -> None:
         """Load and initialise.
 
@@ -58,6 +71,10 @@ class StitchModule(torch.nn.Module):
             device: where the program runs.
             updated_buffers: names of buffers that forward updates, where the contract says `updated`.
             threads: CPU threads at most; 0 leaves it to the runtime.
+            fixed_shapes: refuse inputs that are not as `input_specs` says, whatever the program would do.
+            training: ReferenceFacts.training, the mode that the program was made for.
+            mode_matters: whether the reference computes something else in the other mode.
+            load: opens the library, after the `libraries`.
 
         Raises:
             ProgramError: the library cannot be loaded, or refuses the parameters.
@@ -70,7 +87,20 @@ class StitchModule(torch.nn.Module):
         self._task_name = name
         self._updated = tuple(updated_buffers)
         self._threads = threads
+        self._fixed_shapes = fixed_shapes
         self._device = torch.device(device)
+        self._hold(parameters)
+        # Not by `train`, which leaves the mode as it is.
+        for below in self.modules():
+            below.training = training
+        self._mode_matters = mode_matters
+        self._handed: list[tuple[int, int]] = []
+        self.register_load_state_dict_post_hook(_refresh_loaded)
+        self._program = load(library, libraries)
+        self.refresh()
+
+    def _hold(self, parameters: Mapping[str, torch.Tensor]) -> None:
+        """Copy the weights into buffers of the same names, and remember their forms."""
         self._places: dict[str, tuple[torch.nn.Module, str]] = {}
         # Tied weights are one tensor under several names, and stay one.
         own_copies = map_shared(dict(parameters), lambda tensor: tensor.detach().to(self._device).clone())
@@ -79,10 +109,6 @@ class StitchModule(torch.nn.Module):
             # Not by `register_buffer`: a reference may use names that are attributes here.
             module._buffers[own] = tensor
         self._made_for = {name: _form(tensor) for name, tensor in self._weights().items()}
-        self._handed: list[tuple[int, int]] = []
-        self.register_load_state_dict_post_hook(_refresh_loaded)
-        self._program = NativeProgram(library, libraries)
-        self.refresh()
 
     def refresh(self) -> None:
         """Give the program the present weights.
@@ -146,6 +172,8 @@ class StitchModule(torch.nn.Module):
         """
         bound = _bind(self._inputs, self._input_names, args, kwargs)
         inputs = [tensor.detach().to(self._device) for tensor in flatten_inputs(bound).tensors]
+        if self._fixed_shapes:
+            _require_shapes(self._input_specs, inputs)
         with self._program.lock:
             outputs = self._call(inputs)
         return unflatten(self._structure, outputs)
@@ -181,6 +209,8 @@ class StitchModule(torch.nn.Module):
 
     def train(self, mode: bool = True) -> "StitchModule":
         """The module itself; the mode was fixed when the program was made."""
+        if self._mode_matters:
+            _warn_of_mode(self, mode)
         return self
 
     def __repr__(self) -> str:
@@ -218,7 +248,13 @@ class StitchModule(torch.nn.Module):
 
 
 def forward_only(
-    module: torch.nn.Module, *, input_structure: str = "", input_names: Sequence[str] = ()
+    module: torch.nn.Module,
+    *,
+    input_structure: str = "",
+    input_names: Sequence[str] = (),
+    fixed_specs: Sequence[TensorSpec] = (),
+    output_structure: str = "",
+    mode_matters: bool = False,
 ) -> torch.nn.Module:
     """The module itself, whose calls from now on refuse what a StitchModule refuses.
 
@@ -226,17 +262,51 @@ def forward_only(
         module: a program in Python.
         input_structure: ReferenceFacts.input_structure; "" compares no constants.
         input_names: ReferenceFacts.input_names.
+        fixed_specs: ReferenceFacts.inputs, where no other shapes are to be taken.
+        output_structure: ReferenceFacts.output_structure, where the program returns other containers.
+        mode_matters: whether the reference computes something else in the other mode; asking for it warns.
     """
     structure = json.loads(input_structure) if input_structure else None
+    wanted = json.loads(output_structure) if output_structure else None
+    kind = type(module)
 
-    def bind(
-        _: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> tuple[tuple[object, ...], dict[str, object]]:
+    def call(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
         bound = _bind(structure, input_names, args, kwargs)
-        return ((), bound) if isinstance(bound, dict) else (tuple(bound), {})
+        if fixed_specs:
+            _require_shapes(fixed_specs, flatten_inputs(bound).tensors)
+        value = call_with(partial(kind.__call__, self), bound)
+        return (
+            value if wanted is None else unflatten(wanted, arranged(flatten_outputs(value), wanted).tensors)
+        )
 
-    module.register_forward_pre_hook(bind, with_kwargs=True)
+    def train(self: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
+        _warn_of_mode(self, mode)
+        return self
+
+    # Not a hook: a program may have a `__call__` of its own, which calls none.
+    own: dict[str, object] = {"__call__": call, "__module__": kind.__module__}
+    module.__class__ = type(kind.__name__, (kind,), own | ({"train": train} if mode_matters else {}))
     return module
+
+
+def _warn_of_mode(module: torch.nn.Module, training: bool) -> None:
+    """Warn where the other mode is asked for than the one that the program was made for."""
+    if training != module.training:
+        own, other = ("train", "eval") if module.training else ("eval", "train")
+        # Not an error: `eval()` of a module that holds this one must reach the others below it.
+        warnings.warn(
+            f"this program computes what its reference computes in {own} mode, and stays in it;"
+            f' for the other solve the reference with mode = "{other}" under [contract] in its task file',
+            stacklevel=3,
+        )
+
+
+def _require_shapes(specs: Sequence[TensorSpec], inputs: Sequence[torch.Tensor]) -> None:
+    """Refuse other shapes and types, on which the program was seen to be wrong."""
+    differences = _differences(specs, inputs)
+    if differences:
+        reason = "this program is wrong for other shapes than those that it was made for"
+        raise ProgramError("unsupported", "inputs", f"{reason}: {'; '.join(differences)}")
 
 
 def _differences(specs: Sequence[TensorSpec], inputs: Sequence[torch.Tensor]) -> list[str]:

@@ -1,12 +1,14 @@
 """Nested inputs and outputs as flat lists of named tensors, and back.
 
-The structure is JSON: "leaf" (a tensor), ["tuple"|"list", ...], {"dict": {...}}, ["none"], ["scalar", kind]
-(an output that is a Python number travels as a 0-d tensor), ["constant", kind, text] (a number, string, dtype
-or device among the inputs, which stays what it is) and ["opaque", type] (an input that cannot travel).
+The structure is JSON: "leaf" (a tensor), ["tuple"|"list", ...], {"dict": {...}}, {"named": {...}} (a named
+tuple among the inputs), ["none"], ["scalar", kind] (an output that is a Python number travels as a 0-d
+tensor), ["constant", kind, text] (a number, string, dtype or device among the inputs, which stays what it is)
+and ["opaque", type] (an input that cannot travel). Other mappings, and dataclasses, among outputs are dicts.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TypeVar, cast
 
 import torch
@@ -19,6 +21,7 @@ _MAX_DEPTH = 64
 _SCALAR_DTYPES = {"bool": torch.bool, "int": torch.int64, "float": torch.float64}
 
 
+_NAMED_TUPLE = cast("Callable[..., Callable[..., object]]", namedtuple)
 Structure = object
 """JSON as described above; whoever reads it narrows it."""
 ValueT = TypeVar("ValueT")
@@ -57,7 +60,7 @@ def flatten_outputs(value: object) -> Flat:
 
 
 def unflatten(structure: Structure, tensors: Sequence[torch.Tensor]) -> object:
-    """The nested value again. Named tuples come back as tuples, subclasses of dict as dict.
+    """The nested value again: named tuples of a class of ours, subclasses of dict as dict.
 
     Raises:
         TreeError: the structure holds an object that cannot travel, or does not fit the tensors.
@@ -79,7 +82,8 @@ def call_with(function: Callable[..., ValueT], arguments: object) -> ValueT:
 def _opened(structure: Structure) -> tuple[str, Iterable[tuple[object, Structure]]]:
     """The kind of a structure, and what lies in it by key or position."""
     if isinstance(structure, dict):
-        return "dict", cast("dict[str, dict[str, Structure]]", structure)["dict"].items()
+        ((kind, named),) = cast("dict[str, dict[str, Structure]]", structure).items()
+        return kind, named.items()
     kind, *items = ["leaf"] if structure == "leaf" else cast("list[Structure]", structure)
     return str(kind), enumerate(items)
 
@@ -89,9 +93,45 @@ def leaf_names(structure: Structure, path: str = "") -> tuple[str, ...]:
     kind, items = _opened(structure)
     if kind in ("leaf", "scalar"):
         return (path or "0",)
-    if kind not in ("tuple", "list", "dict"):
+    if kind not in ("tuple", "list", "dict", "named"):
         return ()
+    if kind == "named":
+        items = enumerate(item for _, item in items)
     return tuple(name for key, item in items for name in leaf_names(item, _join(path, key)))
+
+
+def arranged(flat: Flat, wanted: Structure) -> Flat:
+    """Outputs in the order and under the names of the reference's tree.
+
+    A list may stand for a tuple, a container of one value for that value, and a dict's keys in any order.
+
+    Raises:
+        TreeError: the trees are not alike.
+    """
+    own, plain = _plain(flat.structure), _plain(wanted)
+    if own != plain:  # dicts compare without their order
+        raise TreeError(
+            f"returns {describe_structure(flat.structure)}, expected {describe_structure(wanted)}"
+        )
+    by_name = dict(zip(leaf_names(own), flat.tensors, strict=True))
+    return Flat(leaf_names(wanted), tuple(by_name[name] for name in leaf_names(plain)), wanted)
+
+
+def other_container(flat: Flat, wanted: Structure) -> str:
+    """What holds the outputs in place of the reference's containers; "" where these are the same."""
+    own, expected = describe_structure(flat.structure), describe_structure(wanted)
+    return "" if own == expected else f"returns {own}, the reference {expected}"
+
+
+def _plain(structure: Structure) -> Structure:
+    """The structure with tuples for lists, and without containers that hold one value."""
+    kind, items = _opened(structure)
+    if kind == "dict":
+        return {"dict": {key: _plain(item) for key, item in items}}
+    if kind not in ("tuple", "list"):
+        return structure
+    parts = [_plain(item) for _, item in items]
+    return parts[0] if len(parts) == 1 else ["tuple", *parts]
 
 
 def describe_structure(structure: Structure) -> str:
@@ -100,7 +140,7 @@ def describe_structure(structure: Structure) -> str:
     items = list(pairs)
     if kind == "leaf":
         return "tensor"
-    if kind == "dict":
+    if kind in ("dict", "named"):
         return "{" + ", ".join(f"{key!r}: {describe_structure(item)}" for key, item in items) + "}"
     if kind in ("tuple", "list"):
         inner = ", ".join(describe_structure(item) for _, item in items)
@@ -123,6 +163,12 @@ def _walk(
         return "leaf"
     if not depth:
         raise TreeError(f"the value is nested more than {_MAX_DEPTH} deep, or contains itself")
+    named: tuple[str, ...] | None = getattr(value, "_fields", None) if isinstance(value, tuple) else None
+    if inputs and named is not None:
+        rows = enumerate(cast("Sequence[object]", value))
+        items = [_walk(item, _join(path, index), result, inputs, depth - 1) for index, item in rows]
+        return {"named": dict(zip(named, items, strict=True))}
+    value = value if inputs else opened(value)
     if isinstance(value, (tuple, list)):
         kind = "list" if isinstance(value, list) else "tuple"
         rows = enumerate(value)
@@ -148,6 +194,26 @@ def _refuse_odd(tensor: torch.Tensor, name: str) -> None:
         raise TreeError(f"{name} is a {tensor.layout} tensor; only dense tensors are supported")
     if tensor.is_meta:
         raise TreeError(f"{name} is on the device `meta`, where tensors hold no values")
+
+
+def opened(value: object) -> object:
+    """A mapping that is no dict, or a dataclass, as the dict of what it holds; anything else as it is."""
+    if isinstance(value, Mapping) and not isinstance(value, dict):
+        return dict(cast("Mapping[object, object]", value))
+    if is_dataclass(value) and not isinstance(value, (dict, type)):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return value
+
+
+def plain(value: object) -> object:
+    """The nested value in tuples, lists and dicts of Python's own, which torch knows how to open."""
+    value = opened(value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in cast("dict[object, object]", value).items()}
+    if isinstance(value, (list, tuple)):
+        items = [plain(item) for item in cast("Sequence[object]", value)]
+        return items if isinstance(value, list) else tuple(items)
+    return value
 
 
 def _join(path: str, key: object) -> str:
@@ -185,8 +251,9 @@ def number_tensor(value: bool | int | float) -> torch.Tensor:
 
 def _build(structure: Structure, rest: Iterator[torch.Tensor]) -> object:
     kind, items = _opened(structure)
-    if kind == "dict":
-        return {key: _build(item, rest) for key, item in items}
+    if kind in ("dict", "named"):
+        named = {str(key): _build(item, rest) for key, item in items}
+        return named if kind == "dict" else _NAMED_TUPLE("Inputs", named)(**named)
     if kind in ("leaf", "scalar"):
         tensor = next(rest, None)
         if tensor is None:
@@ -228,6 +295,11 @@ def raw_values(tensor: torch.Tensor) -> torch.Tensor:
     """What lies in memory between the tensor's first and last element, gaps included, in one dimension."""
     extent = span_elements(tensor.shape, tensor.stride())
     return tensor.as_strided((extent,), (1,), tensor.storage_offset())
+
+
+def computable(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in a type that torch computes in: of 8-bit floats it knows little but copies."""
+    return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
 
 
 def map_tensors(value: ValueT, change: Callable[[torch.Tensor], torch.Tensor]) -> ValueT:

@@ -45,12 +45,18 @@ def partition(
 def choose(node: GraphNode, index: GraphIndex, templates: Sequence[Template]) -> tuple[Template | None, str]:
     """The first template that takes the node, or None and the most telling refusal."""
     # Types are checked here once, so that no template has to repeat it.
-    unknown = {spec.dtype for spec in (*node.outputs, *map(index.spec, references(node)))} - set(SCALAR_BYTES)
+    operands = tuple(map(index.spec, references(node)))
+    specs = (*node.outputs, *operands)
+    # Outputs beside the first are often empty by nature.
+    is_empty = not all(spec.numel for spec in (*node.outputs[:1], *operands))
+    unknown = {spec.dtype for spec in specs} - set(SCALAR_BYTES)
     if unknown:
         return None, f"no template computes in {', '.join(sorted(unknown))}"
     reason = ""
     for template in templates:
         refusal = template.refuses(node, index)
+        if refusal is None and template.kind == "library" and is_empty:
+            refusal = "a library call on an empty tensor"  # each library has rules of its own for these
         if refusal is None:
             return template, ""
         if refusal != NOT_MINE:

@@ -1,11 +1,12 @@
 """A forward with eager nodes, cut into native segments and PyTorch operations between them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from stitch_planner.stitcher.graph.partition import Step
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, references
 from stitch_tools.models.graph import Argument, Graph, GraphInput, GraphNode, GraphOutput, ValueRef
+from stitch_tools.models.task import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,13 @@ def _is_ready(step: Step, done: set[str], index: GraphIndex) -> bool:
     return needed <= done | inside
 
 
-def subgraph(part: Part, graph: Graph, index: GraphIndex) -> tuple[Graph, list[ValueKey], list[ValueKey]]:
-    """The part as a graph of its own, and the values that it takes from outside and gives back."""
+def subgraph(
+    part: Part, graph: Graph, index: GraphIndex, dense: Collection[ValueKey] = ()
+) -> tuple[Graph, list[ValueKey], list[ValueKey]]:
+    """The part as a graph of its own, and the values that it takes from outside and gives back.
+
+    `dense` are the values that native parts made: these lie row-major, however the reference had them.
+    """
     inside = {node.name for node in part.nodes}
     read = dict.fromkeys(key for node in part.nodes for key in references(node) if key[0] not in inside)
     taken = [key for key in read if not index.is_constant(key)]
@@ -78,7 +84,7 @@ def subgraph(part: Part, graph: Graph, index: GraphIndex) -> tuple[Graph, list[V
     # Inputs of a graph have one output, so the second output of a node needs a name of its own.
     renamed = {key: f"{key[0]}_{key[1]}" if key[1] else key[0] for key in taken}
     inputs = [
-        GraphInput(name=renamed[key], kind="user", target=str(place), spec=index.spec(key))
+        GraphInput(name=renamed[key], kind="user", target=str(place), spec=_spec(key, index, dense))
         for place, key in enumerate(taken)
     ]
     constants = [index.inputs[key[0]] for key in read if index.is_constant(key)]
@@ -88,6 +94,14 @@ def subgraph(part: Part, graph: Graph, index: GraphIndex) -> tuple[Graph, list[V
         source=graph.source, inputs=(*inputs, *constants), nodes=nodes, outputs=outputs, mode=graph.mode
     )
     return inner, taken, given
+
+
+def _spec(key: ValueKey, index: GraphIndex, dense: Collection[ValueKey]) -> TensorSpec:
+    """Type and strides of a value that a segment takes."""
+    spec = index.spec(key)
+    # Of what PyTorch computes the strides are a good guess, no promise, and 0 would be one: see InputType.
+    repeats = key[0] in index.nodes and spec.stride is not None and 0 in spec.stride
+    return spec.model_copy(update={"stride": None}) if repeats or key in dense else spec
 
 
 def _made(nodes: Sequence[GraphNode]) -> list[ValueKey]:

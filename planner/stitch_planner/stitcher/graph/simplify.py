@@ -5,6 +5,11 @@ from stitch_planner.stitcher.lower.scalars import COPIES, DROPOUTS, EXPRESSIONS
 from stitch_tools.models.graph import Argument, Graph, GraphNode, GraphOutput, ValueRef
 from stitch_tools.protocol.layout import BUFFER
 
+_LIFTED = "lifted_tensor"
+"""What export calls tensors that the forward makes itself, and no module holds."""
+_EXTREMES = {"aten.max.dim": "aten.amax.default", "aten.min.dim": "aten.amin.default"}
+_BROADCAST = "aten.broadcast_tensors.default"
+_COPY_INTO = "aten.copy.default"
 _EXPANDS = frozenset(["aten.expand.default", "aten.expand_as.default"])
 
 
@@ -23,10 +28,13 @@ def simplify(graph: Graph, *, updates: bool = False, input_writes: bool = True) 
     same: dict[ValueKey, ValueKey] = {}
     nodes: list[GraphNode] = []
     for node in graph.nodes:
-        moved = _rerouted(node, same, index)
+        moved = _without_places(_rerouted(node, same, index), index)
         # The chain is resolved now: `same` never leads to another removed node.
         if _is_identity(node, index):
-            same[node.name, 0] = _root(value_key(node.args[0]), same)
+            same[node.name, 0] = _root(value_key(node.args[_kept_operand(node)]), same)
+        elif node.op == _BROADCAST and _broadcasts_nothing(node, index):
+            for place, key in enumerate(index.operands(node)):
+                same[node.name, place] = _root(key, same)
         else:
             nodes.append(moved)
     outputs = tuple(
@@ -36,6 +44,33 @@ def simplify(graph: Graph, *, updates: bool = False, input_writes: bool = True) 
     )
     kept = [*live_outputs(outputs), *written_inputs(outputs), *buffer_updates(outputs)]
     return graph.model_copy(update={"nodes": _live(nodes, kept), "outputs": outputs})
+
+
+def unembedded(graph: Graph) -> tuple[str, ...]:
+    """Attributes of modules that are read, and are no constants that a program can bring along.
+
+    They are plain tensors, neither parameters nor buffers: too large, or drawn anew in each construction.
+    """
+    index = GraphIndex(graph)
+    return tuple(
+        item.target
+        for item in graph.inputs
+        if item.kind == "constant"
+        and item.data_base64 is None
+        and not item.target.startswith(_LIFTED)
+        and (index.users((item.name, 0)) or index.leaves((item.name, 0)))
+    )
+
+
+def with_attributes(graph: Graph, attributes: tuple[str, ...]) -> Graph:
+    """The graph in which these attributes are buffers: given to the program instead of written into it."""
+    inputs = tuple(
+        item.model_copy(update={"kind": "buffer"})
+        if item.kind == "constant" and item.target in attributes
+        else item
+        for item in graph.inputs
+    )
+    return graph.model_copy(update={"inputs": inputs})
 
 
 def live_outputs(outputs: tuple[GraphOutput, ...]) -> list[GraphOutput]:
@@ -76,12 +111,37 @@ def _with_state(graph: Graph) -> Graph:
 def _is_identity(node: GraphNode, index: GraphIndex) -> bool:
     if node.op in DROPOUTS:
         return argument(node, 2, "train") is False or argument(node, 1, "p") == 0
-    if node.op not in COPIES:
+    if node.op not in COPIES and node.op != _COPY_INTO:
         return False
-    source = index.inputs.get(value_key(node.args[0])[0])
+    key = value_key(node.args[_kept_operand(node)])
+    source = index.inputs.get(key[0])
     if source is not None and source.target.startswith(BUFFER):
         return False  # the buffer is written later, and the copy holds what was there before
-    return index.spec(value_key(node.args[0])).dtype == node.outputs[0].dtype
+    result = node.outputs[0]
+    return (index.spec(key).dtype, index.shape(key)) == (result.dtype, result.shape)
+
+
+def _without_places(node: GraphNode, index: GraphIndex) -> GraphNode:
+    """Extremes along a dim whose places nobody wants as the plain reduction, which fuses with others."""
+    reduction = _EXTREMES.get(node.op)
+    places = (node.name, 1)
+    if reduction is None or index.users(places) or index.leaves(places):
+        return node
+    keepdim = argument(node, 2, "keepdim", False)
+    args = (node.args[0], (argument(node, 1, "dim"),), keepdim)
+    return node.model_copy(update={"op": reduction, "args": args, "kwargs": {}, "outputs": node.outputs[:1]})
+
+
+def _broadcasts_nothing(node: GraphNode, index: GraphIndex) -> bool:
+    """Whether all operands of broadcast_tensors have the common shape, as those of a loss do."""
+    return all(
+        index.shape(key) == out.shape for key, out in zip(index.operands(node), node.outputs, strict=True)
+    )
+
+
+def _kept_operand(node: GraphNode) -> int:
+    """Which operand an identity gives back. What a copy overwrites need not even be known."""
+    return 1 if node.op == _COPY_INTO else 0
 
 
 def _rerouted(node: GraphNode, same: dict[ValueKey, ValueKey], index: GraphIndex) -> GraphNode:

@@ -12,7 +12,7 @@ side on the machine that it was measured on, and as fast below."""
 def cpu_copy(name: str, source: View, target: View, what: str) -> Kernel:
     """The kernel or call that copies `source` to `target` (equal shapes)."""
     # A broadcast (stride 0) reads few values: there is nothing to transpose in tiles.
-    transposes = _innermost(source) != _innermost(target) and 0 not in source.strides
+    transposes = innermost(source) != innermost(target) and 0 not in source.strides
     if source.dtype == "float32" and source.numel >= WORTH_TILES and transposes:
         return layout_call(name, source, target, what)
     return copy_kernel(name, source, target, what)
@@ -28,7 +28,7 @@ def layout_call(name: str, source: View, target: View, what: str, nodes: tuple[s
     )
 
 
-def _innermost(view: View) -> int | None:
+def innermost(view: View) -> int | None:
     """The dim whose elements lie side by side."""
     dims = [dim for dim, size in enumerate(view.shape) if size > 1]
     return min(dims, key=lambda dim: view.strides[dim], default=None)

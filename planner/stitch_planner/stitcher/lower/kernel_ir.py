@@ -272,7 +272,7 @@ class KernelProgram:
     target: str
     """`cpu` or `cuda:sm_90`."""
     inputs: tuple[View, ...]
-    """Dense windows in ABI order (the runtime copies other layouts first)."""
+    """Windows in ABI order, each on a whole buffer (the runtime copies tensors that lie otherwise first)."""
     outputs: tuple[View, ...]
     """Dense row-major windows in ABI order, roles `output`."""
     params: tuple[View, ...]

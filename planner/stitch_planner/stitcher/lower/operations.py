@@ -262,6 +262,34 @@ class EmbeddingBagOp(LibraryOp):
 
 
 @dataclass(frozen=True)
+class ScanOp(LibraryOp):
+    """Running sums along the middle of [outer, length, inner]; of products where `product`."""
+
+    source: View
+    out: View
+    outer: int
+    length: int
+    inner: int
+    product: bool
+
+
+@dataclass(frozen=True)
+class ExtremeOp(LibraryOp):
+    """The largest (or smallest) elements along the middle of [outer, length, inner], and their places."""
+
+    written = ("values", "places")
+
+    source: View
+    values: View | None
+    """None: only the places are wanted."""
+    places: View
+    outer: int
+    length: int
+    inner: int
+    largest: bool
+
+
+@dataclass(frozen=True)
 class ClassLossOp(LibraryOp):
     """The negative log-likelihood of class numbers."""
 

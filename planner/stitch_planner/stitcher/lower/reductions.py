@@ -275,6 +275,47 @@ def _any_all(kind: str) -> Build:
     return build
 
 
+def _loss(term: Callable[[RowSite, int], int]) -> Build:
+    """The mean or sum of what `term` makes of the difference of both operands."""
+
+    def build(s: RowSite) -> int:
+        b, target = s.builder, s.value(_ref(s.node.args[1]))
+        value = term(s, b.sub(s.operand(), b.cast(target, s.dtype)))
+        return s.mean(value) if _loss_reduction(s.node) == 1 else b.reduce("sum", value)
+
+    return build
+
+
+def _loss_reduction(node: GraphNode) -> int:
+    return int(number(argument(node, 2, "reduction", 1)))
+
+
+def _square(s: RowSite, difference: int) -> int:
+    return s.builder.mul(difference, difference)
+
+
+def _absolute(s: RowSite, difference: int) -> int:
+    return s.builder.op("abs", (difference,), s.dtype)
+
+
+def _smooth(s: RowSite, difference: int) -> int:
+    """A square over 2 beta below beta, a line beyond."""
+    beta, b, size = s.number(3, "beta", 1.0), s.builder, _absolute(s, difference)
+    if beta == 0:
+        return size
+    inside = b.op("lt", (size, b.const(beta, s.dtype)), "bool")
+    square = b.scaled(b.mul(size, size), 0.5 / beta)
+    return b.op("where", (inside, square, b.sub(size, b.const(0.5 * beta, s.dtype))), s.dtype)
+
+
+def _huber(s: RowSite, difference: int) -> int:
+    """Half a square up to delta, a line of that slope beyond."""
+    delta, b, size = s.number(3, "delta", 1.0), s.builder, _absolute(s, difference)
+    inside = b.op("le", (size, b.const(delta, s.dtype)), "bool")
+    line = b.scaled(b.sub(size, b.const(0.5 * delta, s.dtype)), delta)
+    return b.op("where", (inside, b.scaled(b.mul(size, size), 0.5), line), s.dtype)
+
+
 def _instance_dims(node: GraphNode, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(range(2, len(shape)))
 
@@ -302,6 +343,10 @@ REDUCTIONS: dict[str, Reduction] = {
     "aten.linalg_vector_norm.default": Reduction(_listed(2), _vector_norm(1), True),
     "aten.norm.ScalarOpt_dim": Reduction(_listed(2), _vector_norm(1), True),
     "aten.norm.Scalar": Reduction(_all, _vector_norm(1), True),
+    "aten.mse_loss.default": Reduction(_all, _loss(_square), True),
+    "aten.l1_loss.default": Reduction(_all, _loss(_absolute), True),
+    "aten.smooth_l1_loss.default": Reduction(_all, _loss(_smooth), True),
+    "aten.huber_loss.default": Reduction(_all, _loss(_huber), True),
     "aten.softmax.int": Reduction(_listed(1), _softmax, False),
     "aten._softmax.default": Reduction(_listed(1), _softmax, False),
     "aten.log_softmax.int": Reduction(_listed(1), _log_softmax, False),
@@ -340,6 +385,11 @@ def refusal(node: GraphNode, index: GraphIndex) -> str | None:
         return f"{node.op} to an integer type has no template"
     if operand.dtype == "bool" and node.outputs[0].dtype == "bool":
         return f"{node.op} of bool has no template"
+    if node.op.endswith("_loss.default"):
+        other = index.spec(value_key(node.args[1]))
+        alike = (other.shape, other.dtype) == (operand.shape, operand.dtype)
+        plain = _loss_reduction(node) != 0 and alike
+        return None if plain else "a loss of each element, or of unlike tensors, has no template"
     return _special_refusal(node)
 
 

@@ -27,7 +27,7 @@ TARGET = "cuda:sm_90"
 
 
 @dataclass
-class ServerContext:
+class GpuSanitizerSetup:
     """A warm session with the reference on the GPU."""
 
     session: TargetSession
@@ -65,7 +65,7 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuSanitizerSetup]:
     try:
         find_compute_sanitizer()
     except EnvironmentMissingError as error:
@@ -79,11 +79,11 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
         TargetSession(find_interpreter(None, root), scratch_root=root / "scratch") as session,
         ReferenceServer(session, task, store) as reference,
     ):
-        yield ServerContext(session, store, task, reference, root / "cache")
+        yield GpuSanitizerSetup(session, store, task, reference, root / "cache")
 
 
-def test_an_honest_kernel_is_clean_under_every_tool(room: ServerContext) -> None:
-    runs = room.native("NONE")
+def test_an_honest_kernel_is_clean_under_every_tool(setup: GpuSanitizerSetup) -> None:
+    runs = setup.native("NONE")
     assert set(runs) == {"memcheck", "racecheck", "initcheck", "synccheck"}
     assert {run.status for run in runs.values()} == {"clean"}, runs
 
@@ -99,9 +99,9 @@ def test_an_honest_kernel_is_clean_under_every_tool(room: ServerContext) -> None
     ],
 )
 def test_each_defect_is_found_by_its_tool_at_its_kernel(
-    room: ServerContext, defect: str, tool: SanitizerTool, rule: str
+    setup: GpuSanitizerSetup, defect: str, tool: SanitizerTool, rule: str
 ) -> None:
-    run = room.native(defect, tool)[tool]
+    run = setup.native(defect, tool)[tool]
     assert run.status == "findings", run
     finding = next(row for row in run.findings if row.rule == rule)
     assert "double_all" in (finding.kernel or "")
@@ -111,8 +111,8 @@ def test_each_defect_is_found_by_its_tool_at_its_kernel(
 
 @pytest.mark.parametrize(("beyond", "status"), [("0", "clean"), ("1", "findings")])
 def test_a_model_new_is_run_with_torch_s_pool_switched_off(
-    room: ServerContext, beyond: str, status: str
+    setup: GpuSanitizerSetup, beyond: str, status: str
 ) -> None:
     source = (PROGRAMS / "doubled_new.py").read_bytes().replace(b"BEYOND 0", f"BEYOND {beyond}".encode())
-    run = room.run({"program.py": source}, "program.py", "memcheck")["memcheck"]
+    run = setup.run({"program.py": source}, "program.py", "memcheck")["memcheck"]
     assert run.status == status, run

@@ -224,7 +224,7 @@ def test_a_tool_that_was_killed_says_so_and_not_that_its_report_is_missing() -> 
     late = ended("========= COMPUTE-SANITIZER\n", late=True)
     run = judged(bare_case("batch-probe"), "memcheck", late, DOUBLED)
     assert run.inputs == "batch-probe"
-    assert (run.status, run.reason) == ("not_checked", "did not finish within 10 s")
+    assert (run.status, run.reason, run.too_slow) == ("not_checked", "did not finish within 10 s", True)
 
 
 # In the form that the tool's documentation shows; values are ours.

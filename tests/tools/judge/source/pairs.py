@@ -52,6 +52,9 @@ PAIRS: dict[str, tuple[list[Files], list[Files]]] = {
         ],
         [
             model("self.relu = ext.scale\nreturn self.relu(x)"),
+            model(HONEST_FORWARD, before="class Base(nn.Module):\n    def __call__(self, *args):\n        return self.forward(*args)"),
+            model(HONEST_FORWARD, before="import os\nos.environ['TORCH_CUDA_ARCH_LIST'] = '9.0'\nos.environ.setdefault('CUDA_HOME', '/usr/local/cuda')\nos.environ.update(MAX_JOBS='4')"),
+            model(HONEST_FORWARD, before="import subprocess\nsubprocess.run(['nvcc', '-shared', '-o', 'k.so', 'k.cu'], check=True)"),
             model(HONEST_FORWARD, before="import sys\nsys.path = ['kernels', *sys.path]"),
             model(HONEST_FORWARD, before="import ctypes\nlib = ctypes.CDLL('k.so')\nlib.run.argtypes = [ctypes.c_void_p]"),
         ],

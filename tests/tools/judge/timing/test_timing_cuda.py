@@ -42,7 +42,7 @@ RULES = TimingRules(min_rounds=10, max_rounds=10, blocks_per_visit=2, ignore_oth
 
 
 @dataclass
-class ServerContext:
+class CudaTimingSetup:
     """A warm session with the task of `linear_relu.cu`."""
 
     session: TargetSession
@@ -84,20 +84,20 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def timing_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CudaTimingSetup]:
     root = tmp_path_factory.mktemp("timing-cuda")
     with (
         pytest.MonkeyPatch.context() as patch,
         TargetSession(find_interpreter(None, root), scratch_root=root / "scratch") as session,
     ):
         patch.setenv("STITCH_LOCK_DIR", str(root))
-        yield ServerContext(session, Store(root / "store"))
+        yield CudaTimingSetup(session, Store(root / "store"))
 
 
 @pytest.mark.parametrize("form", ["native", "graphed", "python"])
-def test_outputs_of_renewed_inputs_are_fetched_and_right(room: ServerContext, form: str) -> None:
+def test_outputs_of_renewed_inputs_are_fetched_and_right(timing_setup: CudaTimingSetup, form: str) -> None:
     with ExitStack() as stack:
-        runner, setup = room.start(stack, form)
+        runner, setup = timing_setup.start(stack, form)
         assert (setup.renews_inputs, setup.not_renewed) == (True, "")
         for calls in (1, 3, 1, SLOTS, 1, 1):
             runner.renew()
@@ -111,17 +111,19 @@ def test_outputs_of_renewed_inputs_are_fetched_and_right(room: ServerContext, fo
 
 
 @pytest.mark.parametrize("form", ["native", "python"])
-def test_an_honest_program_is_as_quick_on_new_inputs_as_on_known_ones(room: ServerContext, form: str) -> None:
+def test_an_honest_program_is_as_quick_on_new_inputs_as_on_known_ones(
+    timing_setup: CudaTimingSetup, form: str
+) -> None:
     with ExitStack() as stack:
-        runner, _ = room.start(stack, form)
+        runner, _ = timing_setup.start(stack, form)
         runner.run_calls(200)
         assert remembered_inputs(runner, per_call_s=20e-6) is None
 
 
 @pytest.mark.parametrize("kind", ["eager", "cudagraph"])
-def test_a_baseline_is_given_renewed_inputs_too(room: ServerContext, kind: str) -> None:
+def test_a_baseline_is_given_renewed_inputs_too(timing_setup: CudaTimingSetup, kind: str) -> None:
     with ExitStack() as stack:
-        _, setup = room.start(stack, "native")
+        _, setup = timing_setup.start(stack, "native")
         runner = start_baseline(stack, setup, kind)
         for _ in range(2 * SLOTS):
             runner.renew()
@@ -130,31 +132,31 @@ def test_a_baseline_is_given_renewed_inputs_too(room: ServerContext, kind: str) 
         assert set(runner.tokens) == set(range(SLOTS))
 
 
-def timed(room: ServerContext, form: str) -> Bench:
-    program = room.program(form)
-    with ReferenceServer(room.session, room.task, room.store) as reference:
+def timed(timing_setup: CudaTimingSetup, form: str) -> Bench:
+    program = timing_setup.program(form)
+    with ReferenceServer(timing_setup.session, timing_setup.task, timing_setup.store) as reference:
         facts = reference.observe()
     return benchmark_program(
         Trial(
-            task=room.task,
+            task=timing_setup.task,
             program=program,
-            build=build(program, room.store) if program.format == "native" else None,
-            session=room.session,
-            store=room.store,
+            build=build(program, timing_setup.store) if program.format == "native" else None,
+            session=timing_setup.session,
+            store=timing_setup.store,
             facts=facts,
         ),
         BenchOptions(
             baselines=("eager", "cudagraph"),
             rules=RULES,
             budget_s=20.0,
-            cache_dir=room.store.root.parent / "cache",
+            cache_dir=timing_setup.store.root.parent / "cache",
         ),
     )
 
 
 @pytest.mark.parametrize("form", ["native", "python"])
-def test_an_honest_program_has_figures_and_no_doubt(room: ServerContext, form: str) -> None:
-    bench = timed(room, form)
+def test_an_honest_program_has_figures_and_no_doubt(timing_setup: CudaTimingSetup, form: str) -> None:
+    bench = timed(timing_setup, form)
     assert bench.outcome != "unmeasured", bench.message
     assert bench.doubts == ()
     assert not any("by the values of their inputs" in row for row in bench.not_checked)

@@ -117,7 +117,7 @@ class CountingServer(ReferenceServer):
 
 
 @dataclass
-class ServerContext:
+class FreshInputsSetup:
     """A warm session with one task."""
 
     session: TargetSession
@@ -157,9 +157,9 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
+def timing_setup(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> FreshInputsSetup:
     root = tmp_path_factory.mktemp("unseen")
-    return ServerContext(one_thread, Store(root / "store"))
+    return FreshInputsSetup(one_thread, Store(root / "store"))
 
 
 def wrong(report: ProbeReport) -> str:
@@ -174,53 +174,67 @@ def is_right_and_quick(report: ProbeReport) -> bool:
     return check == OutputCheck(compared=check.compared) and check.compared > 0 and not report.doubts
 
 
-def test_a_program_that_keeps_its_results_by_value_is_slow_on_new_inputs(room: ServerContext) -> None:
-    new, _, _ = room.look(affine_program(room.store, "KEEPS_BY_VALUE", "SLEEP_MS 5"))
+def test_a_program_that_keeps_its_results_by_value_is_slow_on_new_inputs(
+    timing_setup: FreshInputsSetup,
+) -> None:
+    new, _, _ = timing_setup.look(affine_program(timing_setup.store, "KEEPS_BY_VALUE", "SLEEP_MS 5"))
     assert not wrong(new)
     assert [doubt.rule for doubt in new.doubts] == ["slow_on_new_inputs"]
 
 
-def test_a_python_program_that_prepares_for_values_is_slow_on_new_inputs(room: ServerContext) -> None:
-    new, _, _ = room.look(model_new(room.store, TABLE_BY_VALUE))
+def test_a_python_program_that_prepares_for_values_is_slow_on_new_inputs(
+    timing_setup: FreshInputsSetup,
+) -> None:
+    new, _, _ = timing_setup.look(model_new(timing_setup.store, TABLE_BY_VALUE))
     assert not wrong(new)
     assert [doubt.rule for doubt in new.doubts] == ["slow_on_new_inputs"]
 
 
 @pytest.mark.parametrize("form", ["native", "python"])
-def test_an_honest_program_is_right_and_as_quick_on_new_inputs(room: ServerContext, form: str) -> None:
+def test_an_honest_program_is_right_and_as_quick_on_new_inputs(
+    timing_setup: FreshInputsSetup, form: str
+) -> None:
     paused = AFFINE_NEW.replace("return", "import time; time.sleep(0.005); return")
-    program = affine_program(room.store, "SLEEP_MS 5") if form == "native" else model_new(room.store, paused)
-    new, _, _ = room.look(program)
+    program = (
+        affine_program(timing_setup.store, "SLEEP_MS 5")
+        if form == "native"
+        else model_new(timing_setup.store, paused)
+    )
+    new, _, _ = timing_setup.look(program)
     assert is_right_and_quick(new)
 
 
-def test_a_quick_program_on_many_new_inputs_has_few_of_its_outputs_compared(room: ServerContext) -> None:
-    new, _, compared = room.look(model_new(room.store, AFFINE_NEW), per_call_s=1e-3)
+def test_a_quick_program_on_many_new_inputs_has_few_of_its_outputs_compared(
+    timing_setup: FreshInputsSetup,
+) -> None:
+    new, _, compared = timing_setup.look(model_new(timing_setup.store, AFFINE_NEW), per_call_s=1e-3)
     assert not wrong(new)
     assert compared == 5
 
 
 @pytest.mark.parametrize("variant", ["LAZY_AFTER", "WRONG_AFTER"])
 def test_a_program_that_computes_known_inputs_only_is_wrong_on_new_ones(
-    room: ServerContext, variant: str
+    timing_setup: FreshInputsSetup, variant: str
 ) -> None:
     """It works twice around the ring, and once around the small one, which has 20 slots for calls of 5 ms."""
-    new, _, _ = room.look(affine_program(room.store, f"{variant} {2 * SLOTS + 20}"), per_call_s=5e-3)
+    new, _, _ = timing_setup.look(
+        affine_program(timing_setup.store, f"{variant} {2 * SLOTS + 20}"), per_call_s=5e-3
+    )
     assert wrong(new)
 
 
-def test_a_timed_output_that_is_undecided_in_part_is_named(room: ServerContext) -> None:
-    new, _, compared = room.look(
-        model_new(room.store, AFFINE_NEW), per_call_s=1e-3, undecided="3 of 1024 values: rounding"
+def test_a_timed_output_that_is_undecided_in_part_is_named(timing_setup: FreshInputsSetup) -> None:
+    new, _, compared = timing_setup.look(
+        model_new(timing_setup.store, AFFINE_NEW), per_call_s=1e-3, undecided="3 of 1024 values: rounding"
     )
     assert compared == 5
     assert new.outputs == (OutputCheck("", "output 0: 3 of 1024 values: rounding", compared=5),)
 
 
 def test_a_program_that_computes_as_soon_as_new_inputs_are_there_is_slow_on_those_that_come_late(
-    room: ServerContext,
+    timing_setup: FreshInputsSetup,
 ) -> None:
-    new, late, _ = room.look(model_new(room.store, MET_EARLY))
+    new, late, _ = timing_setup.look(model_new(timing_setup.store, MET_EARLY))
     assert is_right_and_quick(new)
     assert not wrong(late)
     assert [doubt.rule for doubt in late.doubts] == ["slow_on_late_inputs"]
@@ -228,10 +242,12 @@ def test_a_program_that_computes_as_soon_as_new_inputs_are_there_is_slow_on_thos
 
 @pytest.mark.parametrize("form", ["native", "python"])
 @pytest.mark.parametrize("pause_ms", [0, 5])
-def test_an_honest_program_is_as_quick_on_late_inputs(room: ServerContext, form: str, pause_ms: int) -> None:
+def test_an_honest_program_is_as_quick_on_late_inputs(
+    timing_setup: FreshInputsSetup, form: str, pause_ms: int
+) -> None:
     slow = AFFINE_NEW.replace("return", f"import time; time.sleep({pause_ms / 1000}); return")
-    native = affine_program(room.store, *([f"SLEEP_MS {pause_ms}"] if pause_ms else []))
-    _, late, _ = room.look(native if form == "native" else model_new(room.store, slow))
+    native = affine_program(timing_setup.store, *([f"SLEEP_MS {pause_ms}"] if pause_ms else []))
+    _, late, _ = timing_setup.look(native if form == "native" else model_new(timing_setup.store, slow))
     assert is_right_and_quick(late)
 
 
@@ -353,9 +369,11 @@ def test_a_machine_that_wakes_slowly_is_no_work(woken_s: float) -> None:
 
 
 @pytest.mark.parametrize("variant", ["LAZY_AFTER", "WRONG_AFTER"])
-def test_outputs_of_late_inputs_are_compared(room: ServerContext, variant: str) -> None:
+def test_outputs_of_late_inputs_are_compared(timing_setup: FreshInputsSetup, variant: str) -> None:
     """Beyond twice the ring, twice the small one of 20 slots and once that of 12, all outputs are wrong."""
-    _, late, _ = room.look(affine_program(room.store, f"{variant} {2 * SLOTS + 52}"), per_call_s=5e-3)
+    _, late, _ = timing_setup.look(
+        affine_program(timing_setup.store, f"{variant} {2 * SLOTS + 52}"), per_call_s=5e-3
+    )
     assert wrong(late)
 
 
@@ -363,11 +381,13 @@ def test_outputs_of_late_inputs_are_compared(room: ServerContext, variant: str) 
     "line", ["x.mul_(2.0).add_(1.0)", "x.mul_(1.0).mul_(2.0).add_(1.0) if seen(x) else x"]
 )
 def test_inputs_that_each_call_changes_hide_no_output_of_a_call_on_new_ones(
-    room: ServerContext, line: str
+    timing_setup: FreshInputsSetup, line: str
 ) -> None:
     reference = REFERENCE.replace("x * 2.0 + 1.0", "x.mul_(2.0).add_(1.0).clone()")
     program = AFFINE_NEW.replace("x * 2.0 + 1.0", f"({line}).clone()") + CALLS_SEEN
-    new, late, _ = room.look(model_new(room.store, program), per_call_s=1e-3, reference=reference)
+    new, late, _ = timing_setup.look(
+        model_new(timing_setup.store, program), per_call_s=1e-3, reference=reference
+    )
     for report in (new, late):
         (check,) = report.outputs
         assert check.not_compared == ""

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from stitch_tools.judge.timing import gpu_watch
 from stitch_tools.judge.timing.gpu_watch import GpuWatch
 from stitch_tools.machine.devices import find_gpus
 from stitch_tools.models.conditions import GpuConditions
@@ -44,9 +43,8 @@ def test_a_device_or_driver_that_is_not_there_is_nothing_and_no_error(tmp_path: 
         assert watch.conditions() is None
 
 
-def test_a_driver_that_hangs_is_asked_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_watch, "_ANSWER_S", 0.5)
-    with GpuWatch("GPU-1", library(tmp_path, "-DHANGS")) as watch:
+def test_a_driver_that_hangs_is_asked_no_more(tmp_path: Path) -> None:
+    with GpuWatch("GPU-1", library(tmp_path, "-DHANGS"), answer_s=0.5) as watch:
         for _ in range(50):
             watch.read()
         assert watch.conditions() is None

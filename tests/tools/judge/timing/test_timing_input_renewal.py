@@ -68,7 +68,7 @@ CONSTANT = AFFINE.replace("torch.randn", "torch.ones")
 
 
 @dataclass
-class ServerContext:
+class InputRenewalSetup:
     """A warm session."""
 
     session: TargetSession
@@ -95,9 +95,9 @@ class ServerContext:
 
 
 @pytest.fixture(scope="module")
-def room(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
+def timing_setup(one_thread: TargetSession, tmp_path_factory: pytest.TempPathFactory) -> InputRenewalSetup:
     root = tmp_path_factory.mktemp("renewal")
-    return ServerContext(one_thread, Store(root / "store"))
+    return InputRenewalSetup(one_thread, Store(root / "store"))
 
 
 def test_a_request_is_no_count_and_says_what_it_is_for() -> None:
@@ -116,9 +116,13 @@ def test_a_stretch_lies_within_the_tensor_and_comes_from_another_draw() -> None:
 
 
 @pytest.mark.parametrize("form", ["native", "python"])
-def test_outputs_of_renewed_inputs_are_those_that_the_reference_gives(room: ServerContext, form: str) -> None:
-    program = affine_program(room.store) if form == "native" else model_new(room.store, AFFINE_NEW)
-    with room.started(program) as (runner, setup):
+def test_outputs_of_renewed_inputs_are_those_that_the_reference_gives(
+    timing_setup: InputRenewalSetup, form: str
+) -> None:
+    program = (
+        affine_program(timing_setup.store) if form == "native" else model_new(timing_setup.store, AFFINE_NEW)
+    )
+    with timing_setup.started(program) as (runner, setup):
         for calls in (1, 3, 1, SLOTS, 1, 1):
             runner.renew()
             runner.run_calls(calls)
@@ -131,8 +135,10 @@ def test_outputs_of_renewed_inputs_are_those_that_the_reference_gives(room: Serv
         assert (check.wrong, check.not_compared, check.compared) == ("", "", len(samples))
 
 
-def test_results_that_are_kept_by_address_are_wrong_for_renewed_inputs(room: ServerContext) -> None:
-    with room.started(model_new(room.store, KEPT_BY_ADDRESS)) as (runner, setup):
+def test_results_that_are_kept_by_address_are_wrong_for_renewed_inputs(
+    timing_setup: InputRenewalSetup,
+) -> None:
+    with timing_setup.started(model_new(timing_setup.store, KEPT_BY_ADDRESS)) as (runner, setup):
         runner.run_calls(SLOTS)
         runner.renew()
         runner.run_calls(1)
@@ -142,9 +148,13 @@ def test_results_that_are_kept_by_address_are_wrong_for_renewed_inputs(room: Ser
 
 
 @pytest.mark.parametrize("form", ["native", "python"])
-def test_results_that_are_kept_by_value_make_known_inputs_quicker(room: ServerContext, form: str) -> None:
-    keeps = affine_program(room.store, "KEEPS_BY_VALUE", "SLEEP_MS 20")
-    with room.started(keeps if form == "native" else model_new(room.store, KEPT_BY_VALUE)) as (runner, _):
+def test_results_that_are_kept_by_value_make_known_inputs_quicker(
+    timing_setup: InputRenewalSetup, form: str
+) -> None:
+    keeps = affine_program(timing_setup.store, "KEEPS_BY_VALUE", "SLEEP_MS 20")
+    with timing_setup.started(
+        keeps if form == "native" else model_new(timing_setup.store, KEPT_BY_VALUE)
+    ) as (runner, _):
         doubt = remembered_inputs(runner, per_call_s=0.1)
     assert doubt is not None
     assert doubt.rule == "remembered_inputs"
@@ -152,16 +162,22 @@ def test_results_that_are_kept_by_value_make_known_inputs_quicker(room: ServerCo
 
 
 @pytest.mark.parametrize("form", ["native", "python"])
-def test_an_honest_program_is_as_quick_on_new_inputs_as_on_known_ones(room: ServerContext, form: str) -> None:
+def test_an_honest_program_is_as_quick_on_new_inputs_as_on_known_ones(
+    timing_setup: InputRenewalSetup, form: str
+) -> None:
     paused = AFFINE_NEW.replace("return", "import time; time.sleep(0.002); return")
-    program = affine_program(room.store, "SLEEP_MS 2") if form == "native" else model_new(room.store, paused)
-    with room.started(program) as (runner, _):
+    program = (
+        affine_program(timing_setup.store, "SLEEP_MS 2")
+        if form == "native"
+        else model_new(timing_setup.store, paused)
+    )
+    with timing_setup.started(program) as (runner, _):
         assert remembered_inputs(runner, per_call_s=0.1) is None
 
 
-def test_a_baseline_is_given_renewed_inputs_too(room: ServerContext) -> None:
+def test_a_baseline_is_given_renewed_inputs_too(timing_setup: InputRenewalSetup) -> None:
     with ExitStack() as stack:
-        setup = room.setup(stack)
+        setup = timing_setup.setup(stack)
         runner = start_baseline(stack, setup, "eager")
         for _ in range(2 * SLOTS):
             runner.renew()
@@ -170,9 +186,9 @@ def test_a_baseline_is_given_renewed_inputs_too(room: ServerContext) -> None:
     assert set(runner.tokens) == set(range(SLOTS))
 
 
-def test_a_request_that_cannot_be_served_is_a_failure(room: ServerContext) -> None:
+def test_a_request_that_cannot_be_served_is_a_failure(timing_setup: InputRenewalSetup) -> None:
     with (
-        room.started(affine_program(room.store)) as (runner, _),
+        timing_setup.started(affine_program(timing_setup.store)) as (runner, _),
         pytest.raises(RunnerFailedError, match="asked for between calls"),
     ):
         runner.ask(request(9, 0))
@@ -183,10 +199,10 @@ def test_a_request_that_cannot_be_served_is_a_failure(room: ServerContext) -> No
     [(AFFINE, ""), (IN_PLACE, "writes to them"), (INTEGERS, "no floating"), (CONSTANT, "no floating")],
 )
 def test_inputs_are_renewed_where_the_reference_can_repeat_it(
-    room: ServerContext, reference: str, words: str
+    timing_setup: InputRenewalSetup, reference: str, words: str
 ) -> None:
     with ExitStack() as stack:
-        setup = room.setup(stack, reference)
+        setup = timing_setup.setup(stack, reference)
         _, draws = make_draws(stack, setup.judge, SEEDS)
         found = with_renewed_inputs(replace(setup, renews_inputs=False), draws)
     assert found.renews_inputs == (not words)

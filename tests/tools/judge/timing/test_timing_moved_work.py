@@ -11,7 +11,7 @@ import pytest
 from stitch_tools.confine.process_tree import kill_descendants
 from stitch_tools.judge.timing.probes.extra_cpus import cpu_seconds, extra_cpus
 from stitch_tools.judge.timing.probes.moved_work import moved_work
-from stitch_tools.judge.timing.program_runners import PROGRAMS
+from stitch_tools.judge.timing.program_runners import programs_among
 from stitch_tools.judge.timing.rounds import Rounds, Series
 from stitch_tools.judge.timing.visits import Visit
 from stitch_tools.judge.timing.wording import describe_disturbance
@@ -50,7 +50,7 @@ def test_only_disturbance_beside_a_baseline_is_that_of_others(dirty: str, others
     names = ("program", "program:cudagraph", "eager", "compile:default")
     series = {name: Series(visits(0.0, clean=name != dirty)) for name in names}
     rounds = Rounds(series, snapshot(), snapshot())
-    assert rounds.disturbance(without=PROGRAMS).is_large == others
+    assert rounds.disturbance(without=programs_among(rounds.series)).is_large == others
 
 
 @pytest.mark.parametrize(("dirty", "disturbed"), [(2, False), (3, True)])

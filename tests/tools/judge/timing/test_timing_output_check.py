@@ -21,7 +21,7 @@ class Model(torch.nn.Module):
         return x.mul_(0.5) + 1.0
 
 def get_inputs():
-    return [torch.randn(64, 256)]
+    return [torch.randn(8, 32)]
 
 def get_init_inputs():
     return []
@@ -41,7 +41,9 @@ def test_a_reference_that_writes_its_inputs_is_timed_and_its_outputs_are_not_com
             facts = reference.observe()
         bench = benchmark_program(
             Trial(task=task, program=program, build=None, session=session, store=store, facts=facts),
-            BenchOptions(baselines=("eager",), rules=RULES, budget_s=10.0, cache_dir=tmp_path / "cache"),
+            BenchOptions(
+                baselines=("eager",), rules=RULES, budget_s=10.0, max_slots=1024, cache_dir=tmp_path / "cache"
+            ),
         )
     assert bench.outcome != "unmeasured"
     assert "inputs changed with every call" in bench.message

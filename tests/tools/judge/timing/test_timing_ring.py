@@ -22,6 +22,10 @@ def facts(input_floats: int, output_floats: int) -> ReferenceFacts:
     )
 
 
+def test_a_ring_is_no_longer_than_asked() -> None:
+    assert ring_shape(facts(10, 10), cache_bytes=32 * MB, memory_bytes=10**9, max_slots=100).slots == 100
+
+
 @given(inputs=st.integers(0, 10**8), outputs=st.integers(0, 10**8), memory=st.integers(0, 10**10))
 def test_a_ring_is_three_caches_long_unless_memory_or_count_forbid(
     inputs: int, outputs: int, memory: int

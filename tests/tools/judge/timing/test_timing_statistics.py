@@ -22,7 +22,7 @@ seeds = st.integers(0, 2**32)
 
 
 def simulated_ratios(seed: int, factor: float, rounds: int, noise: float, drift: float) -> list[float]:
-    """Speed-ups of a program against one that takes `factor` times as long, in mirrored rounds."""
+    """Speedups of a program against one that takes `factor` times as long, in mirrored rounds."""
     rng = random.Random(seed)
 
     def visit(moment: float, seconds: float) -> float:

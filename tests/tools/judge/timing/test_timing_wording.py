@@ -75,6 +75,20 @@ def test_every_doubt_is_said_with_both_figures(rule: DoubtRule) -> None:
     assert "3" in words
 
 
+def test_what_reading_outputs_costs_is_said_as_slower_and_faster() -> None:
+    assert describe_doubt(doubt("deferred_work", -17127.0, 20.0)) == (
+        "a timed call is 20.00 us faster than that of eager, and 17127.00 us slower where its outputs are"
+        " read afterwards: work seems to be put off until outputs are read"
+    )
+
+
+@pytest.mark.parametrize(("clean", "disturbed"), [(4, False), (2, False), (1, True), (0, True)])
+def test_medians_of_visits_most_of_which_were_left_out_are_disturbed(clean: int, disturbed: bool) -> None:
+    runner = cast("Runner", SimpleNamespace(name="eager", note=""))
+    visits = [Visit((1e-6,), (1e-6,), (2e-3,), (1e-3,), 3e-6, clean=index < clean) for index in range(4)]
+    assert timing_of(runner, Series(visits)).disturbed is disturbed
+
+
 def test_more_than_one_thread_is_said_as_such() -> None:
     assert describe_doubt(doubt("extra_cpus", 2.0, 1.0)).endswith("where one thread is allowed")
     assert describe_doubt(doubt("extra_cpus", 5.0, 2.0)).endswith("where 2 threads are allowed")

@@ -102,8 +102,13 @@ def test_what_is_no_program_of_ours_is_not_loadable(store: Store, tmp_path: Path
     assert caught.value.status == "missing_library"
 
 
-def module(store: Store, structure: object = "leaf") -> StitchModule:
-    return StitchModule(library(store), WEIGHTS, output_structure=json.dumps(structure))
+def module(store: Store, structure: object = "leaf", program: NativeProgram | None = None) -> StitchModule:
+    return StitchModule(
+        library(store),
+        WEIGHTS,
+        output_structure=json.dumps(structure),
+        load=NativeProgram if program is None else lambda *_: program,
+    )
 
 
 def test_a_module_returns_the_reference_s_outputs_in_its_structure(store: Store) -> None:
@@ -228,11 +233,9 @@ def test_a_deep_copy_has_weights_and_a_program_of_its_own(store: Store) -> None:
 class Watched(NativeProgram):
     """Counts its initialisations; `before` and `after` come with each."""
 
-    def __init__(
-        self, path: str, before: Callable[[], object] = int, after: Callable[[], object] = int
-    ) -> None:
-        super().__init__(path)
-        self.before, self.after, self.count = before, after, 0
+    before: Callable[[], object] = int
+    after: Callable[[], object] = int
+    count = 0
 
     def init(
         self,
@@ -249,9 +252,11 @@ class Watched(NativeProgram):
 
 
 def test_a_write_while_the_program_takes_its_weights_is_seen_by_the_next_call(store: Store) -> None:
-    compiled, x = module(store), torch.randn(5, 16)
+    watched, x = Watched(library(store)), torch.randn(5, 16)
+    compiled = module(store, program=watched)
     writes = iter([lambda: compiled.get_buffer("fc.weight").mul_(2)])
-    watched = compiled._program = Watched(library(store), after=lambda: next(writes, int)())
+    watched.close()
+    watched.count, watched.after = 0, lambda: next(writes, int)()
     compiled(x)
     assert torch.allclose(compiled(x), by_hand(compiled, x), atol=1e-4)
     compiled(x)
@@ -265,8 +270,10 @@ def test_threads_that_call_a_program_without_weights_give_it_them_once(store: St
         with contextlib.suppress(threading.BrokenBarrierError):
             both.wait(1.0)
 
-    compiled, x = module(store), torch.randn(5, 16)
-    watched = compiled._program = Watched(library(store), before=wait_for_another)
+    watched, x = Watched(library(store)), torch.randn(5, 16)
+    compiled = module(store, program=watched)
+    watched.close()
+    watched.count, watched.before = 0, wait_for_another
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(compiled, [x, 2 * x]))
     assert watched.count == 1

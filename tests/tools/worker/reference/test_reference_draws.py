@@ -1,6 +1,8 @@
 """Draws: the task's own inputs from hidden seeds, and variations within what the contract allows."""
 
+import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +13,7 @@ import torch
 from stitch_tools.protocol.messages import encode
 from stitch_tools.protocol.messages_reference import LoadReference, ReferenceSource
 from stitch_tools.worker.reference.draw_kinds import BATCHES, STRUCTURED
-from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, make_draw
+from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, make_draw, structures_of
 from stitch_tools.worker.reference.load_reference import LoadedReference
 from stitch_tools.worker.reference.reference_operations import handlers
 from stitch_tools.worker.reference.reference_state import ServerSettings, ServerState
@@ -69,7 +71,9 @@ def test_each_structured_kind_has_its_structure(tmp_path: Path) -> None:
     (constants,) = draw(reference, "constants")
     assert len(constants.unique()) == 1
     (rows,) = draw(reference, "near-constant")
-    assert 0 < float((rows.std(1) / rows.mean(1)).max()) < 0.02
+    assert 0 < float((rows.std(1) / rows.mean(1)).max()) < 0.1
+    (negative,) = draw(reference, "negative")
+    assert torch.equal(negative, -own)
     (zeros,) = draw(reference, "zeros")
     assert not zeros.any()
 
@@ -86,7 +90,7 @@ def test_the_contract_s_bounds_are_kept(tmp_path: Path) -> None:
         try:
             (values,) = draw(reference, kind, low=0.25)
         except DrawUnavailableError:
-            assert kind in ("signed", "zeros", "permuted", "flipped")
+            assert kind in ("signed", "negative", "zeros", "permuted", "flipped")
             continue
         assert float(values.min()) >= 0.25
     for kind in ("scaled", "outliers"):
@@ -110,6 +114,17 @@ def test_no_value_is_larger_than_the_formats_on_its_way_hold(tmp_path: Path) -> 
     assert draw(reference, "towers")[0].isfinite().all()
     with pytest.raises(DrawUnavailableError, match="holds no such values"):
         draw(reference, "towers", largest=65504.0)
+
+
+def test_each_sign_has_a_draw_with_nothing_else(tmp_path: Path) -> None:
+    reference = task(tmp_path, "[torch.randn(8, 16)]")
+    assert float(draw(reference, "negative")[0].max()) < 0
+    assert float(draw(reference, "near-constant")[0].min()) > 0
+    with pytest.raises(DrawUnavailableError, match="no positive values"):
+        draw(task(tmp_path, "[-torch.rand(8, 16)]"), "negative")
+    with pytest.raises(DrawUnavailableError, match="negative inputs"):
+        draw(reference, "negative", low=0.0)
+    assert float(draw(reference, "negative", low=-0.5)[0].min()) == -0.5
 
 
 def test_signs_are_not_drawn_again_where_the_task_has_both(tmp_path: Path) -> None:
@@ -160,7 +175,7 @@ def test_an_altered_draw_differs_in_so_many_values_from_that_of_its_seed(tmp_pat
     assert int((own[0] != altered[0]).sum()) == 1
     assert torch.equal(own[1], altered[1])
     assert 20 < int((own[0] != draw(reference, "altered-32")[0]).sum()) <= 32
-    indices = task(tmp_path, "[torch.arange(40)]")
+    indices = task(tmp_path, "[torch.arange(40).flip(0)]")
     assert int((draw(indices, "own-1")[0] != draw(indices, "altered-1")[0]).sum()) == 1
     with pytest.raises(DrawUnavailableError, match="one value everywhere"):
         draw(task(tmp_path, "[torch.ones(40)]"), "altered-32")
@@ -251,3 +266,87 @@ def test_a_mask_of_minus_infinity_makes_no_nan(tmp_path: Path, kind: str) -> Non
         # Where nothing else is left, a program that takes the mask for causal is wrong.
         assert bool(mask.isfinite().all()) is whole
         assert not bool(draw.expected[0].reference.isnan().any())
+
+
+@pytest.mark.parametrize(
+    ("maker", "kept"),
+    [
+        ("torch.rand(32, 32).tril()", lambda x: torch.equal(x, x.tril())),
+        (
+            "torch.diag_embed(torch.rand(4, 16))",
+            lambda x: torch.equal(x, torch.diag_embed(x.diagonal(0, -2, -1))),
+        ),
+        ("(lambda a: a + a.T)(torch.rand(32, 32))", lambda x: torch.equal(x, x.T)),
+        ("torch.rand(4, 64).sort(-1).values", lambda x: torch.equal(x, x.sort(-1).values)),
+        (
+            "torch.nn.functional.normalize(torch.randn(16, 64), dim=-1)",
+            lambda x: torch.allclose(x.norm(dim=-1), torch.ones(16), atol=1e-5),
+        ),
+        ("torch.rand(16, 64).softmax(-1)", lambda x: torch.allclose(x.sum(-1), torch.ones(16), atol=1e-5)),
+    ],
+    ids=["triangular", "diagonal", "symmetric", "ascending", "of length one", "distributions"],
+)
+def test_what_every_draw_of_the_maker_has_is_kept(
+    tmp_path: Path, maker: str, kept: Callable[[torch.Tensor], bool]
+) -> None:
+    reference = task(tmp_path, f"[{maker}]")
+    (own,) = draw(reference, "own-1")
+    others = 0
+    for kind in ("altered-32", *STRUCTURED):
+        with contextlib.suppress(DrawUnavailableError):
+            (other,) = draw(reference, kind)
+            assert kept(other), kind
+            others += not torch.equal(own, other)
+    assert others > 4
+    for kind in BATCHES:
+        with contextlib.suppress(DrawUnavailableError):
+            (other,) = draw(reference, kind)
+            assert other.dim() > 2 or own.shape[0] != own.shape[1], "half of a square matrix has no such half"
+
+
+def test_numbers_that_depend_on_each_other_are_left_alone(tmp_path: Path) -> None:
+    table = "torch.where(torch.arange(8) < 5, torch.randperm(64)[:32].view(4, 8), -1)"
+    lengths = "torch.randint(1, 5, (4,))"
+    reference = task(tmp_path, f"[torch.rand(64, 8), {table}, {lengths}, torch.arange(9).cumsum(0)]")
+    own = draw(reference, "own-1")
+    for kind in ("altered-32", "signed", "zeros"):
+        assert all(map(torch.equal, draw(reference, kind)[1:], own[1:])), kind
+    tokens = task(tmp_path, "[torch.randint(99, (64, 1)), torch.randint(99, (64,))]")
+    for kind in ("altered-32", "permuted"):
+        changed = zip(draw(tokens, kind), draw(tokens, "own-1"), strict=True)
+        assert not any(torch.equal(*pair) for pair in changed), "nothing says that they depend on each other"
+    (numbers,) = draw(task(tmp_path, "[torch.randint(-8, 8, (64,), dtype=torch.int8)]"), "permuted")
+    assert numbers.min() < 0
+    with pytest.raises(DrawUnavailableError, match="beside ascending numbers"):
+        draw(reference, "permuted")
+
+
+@pytest.mark.parametrize(
+    ("mask", "stays"),
+    [
+        ("torch.ones(16, 16).tril().bool()", True),
+        ("torch.arange(16) < torch.randint(1, 16, (4, 1))", True),
+        ("torch.eye(16)[torch.randint(16, (4,))].long()", True),
+        ("torch.ones(4, 16).bool()", False),
+        ("torch.rand(4, 16) < 0.5", False),
+    ],
+    ids=["triangular", "lengths", "one-hot", "all true", "random"],
+)
+def test_masks_with_a_shape_stay_and_others_are_turned_over(tmp_path: Path, mask: str, stays: bool) -> None:
+    reference = task(tmp_path, f"[torch.rand(4, 16), {mask}]")
+    if stays:
+        with pytest.raises(DrawUnavailableError, match="the maker's values stay"):
+            draw(reference, "flipped")
+    else:
+        assert not torch.equal(draw(reference, "flipped")[1], draw(reference, "own-1")[1])
+
+
+def test_what_holds_by_chance_or_in_one_draw_only_is_no_structure(tmp_path: Path) -> None:
+    reference = task(
+        tmp_path, "[torch.relu(torch.randn(32, 32)), torch.zeros(2, 8), torch.randint(9, (64,))]"
+    )
+    assert [row.describe() for row in structures_of(reference)] == ["", "", ""]
+    signed, hidden, numbers = draw(reference, "permuted")
+    assert sorted(numbers.tolist()) == sorted(draw(reference, "own-1")[2].tolist())
+    assert signed.shape == (32, 32)
+    assert not hidden.any()

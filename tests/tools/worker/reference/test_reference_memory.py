@@ -29,7 +29,7 @@ HEAVY = "        self.fc = nn.Linear(4096, 4096)\n"
 
 
 @dataclass(frozen=True)
-class ServerContext:
+class OracleMemorySetup:
     """A warm session."""
 
     session: TargetSession
@@ -66,36 +66,38 @@ def module(name: str, forward: str, init: str = "") -> str:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerContext]:
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OracleMemorySetup]:
     root: Path = tmp_path_factory.mktemp("memory")
     with TargetSession(find_interpreter(None, root), threads=1, scratch_root=root / "scratch") as session:
-        yield ServerContext(session, Store(root / "store"))
+        yield OracleMemorySetup(session, Store(root / "store"))
 
 
-def test_weights_that_do_not_fit_twice_as_wide_are_seen_beforehand(room: ServerContext) -> None:
-    task = room.task("self.fc(x)", "torch.rand(4, 4096)", HEAVY)
-    (little,) = room.expectations(task, 240 * MIB)
+def test_weights_that_do_not_fit_twice_as_wide_are_seen_beforehand(setup: OracleMemorySetup) -> None:
+    task = setup.task("self.fc(x)", "torch.rand(4, 4096)", HEAVY)
+    (little,) = setup.expectations(task, 240 * MIB)
     assert (little.oracle, little.notes) == ("fp32-strict", NO_MEMORY)
-    (enough,) = room.expectations(task, 1024 * MIB)
+    (enough,) = setup.expectations(task, 1024 * MIB)
     assert (enough.oracle, enough.notes) == ("fp64", ())
 
 
-def test_what_a_call_takes_counts_although_the_task_was_looked_at_before(room: ServerContext) -> None:
-    task = room.task(PAIRS, "torch.rand(5000)")  # 200 MB
-    (little,) = room.expectations(task, 320 * MIB)
+def test_what_a_call_takes_counts_although_the_task_was_looked_at_before(setup: OracleMemorySetup) -> None:
+    task = setup.task(PAIRS, "torch.rand(5000)")  # 200 MB
+    (little,) = setup.expectations(task, 320 * MIB)
     assert (little.oracle, little.notes) == ("fp32-strict", NO_MEMORY)
 
 
-def test_the_oracle_s_own_memory_does_not_count_as_the_reference_s(room: ServerContext) -> None:
-    task = room.task(PAIRS, "torch.rand(3000)")  # 72 MB; in fp64 about three times as much
-    found = room.expectations(task, 480 * MIB, draws=3)
+def test_the_oracle_s_own_memory_does_not_count_as_the_reference_s(setup: OracleMemorySetup) -> None:
+    task = setup.task(PAIRS, "torch.rand(3000)")  # 72 MB; in fp64 about three times as much
+    found = setup.expectations(task, 480 * MIB, draws=3)
     assert [(row.oracle, row.notes) for row in found] == [("fp64", ())] * 3
 
 
-def test_memory_of_draws_before_is_used_again_and_no_lack_of_it_for_the_next(room: ServerContext) -> None:
+def test_memory_of_draws_before_is_used_again_and_no_lack_of_it_for_the_next(
+    setup: OracleMemorySetup,
+) -> None:
     # Freed memory is kept from the first oracle on; a larger draw may need it, and the limit counts it.
-    task = room.task("x * 2.0 + 1.0", "torch.rand(1 << 22)")  # 16 MiB, 32 in fp64
-    found = room.expectations(task, 4096 * MIB, draws=8)
+    task = setup.task("x * 2.0 + 1.0", "torch.rand(1 << 22)")  # 16 MiB, 32 in fp64
+    found = setup.expectations(task, 4096 * MIB, draws=8)
     assert [(row.oracle, row.notes) for row in found] == [("fp64", ())] * 8
 
 
@@ -115,27 +117,27 @@ def test_large_tensors_take_no_new_pages_once_freed_memory_is_kept() -> None:
     assert int(done.stdout) < 10_000  # 49,152 pages
 
 
-def test_memory_that_nobody_could_foresee_is_no_fault_of_the_reference_s(room: ServerContext) -> None:
+def test_memory_that_nobody_could_foresee_is_no_fault_of_the_reference_s(setup: OracleMemorySetup) -> None:
     more = "x + (torch.ones(1 << 30).sum() if x.dtype == torch.float64 else 0)"
-    (found,) = room.expectations(room.task(more, "torch.rand(8)"), 480 * MIB)
+    (found,) = setup.expectations(setup.task(more, "torch.rand(8)"), 480 * MIB)
     assert (found.oracle, found.notes) == ("fp32-strict", NO_MEMORY)
 
 
-def test_a_reference_that_refuses_fp64_is_named_with_its_words(room: ServerContext) -> None:
+def test_a_reference_that_refuses_fp64_is_named_with_its_words(setup: OracleMemorySetup) -> None:
     picky = "x * {torch.float32: 2.0}[x.dtype]"
-    (found,) = room.expectations(room.task(picky, "torch.rand(8)"), 480 * MIB)
+    (found,) = setup.expectations(setup.task(picky, "torch.rand(8)"), 480 * MIB)
     assert found.oracle == "fp32-strict"
     assert found.notes == ("the reference does not run in fp64: KeyError: torch.float64",)
 
 
 def test_without_a_wide_oracle_right_is_accepted_wrong_is_not_and_the_check_says_so(
-    room: ServerContext,
+    setup: OracleMemorySetup,
 ) -> None:
-    task = room.task(PAIRS, "torch.rand(5000)")
-    right = room.check(task, "(x.outer(x)).tanh().sum(1)", 320 * MIB)
+    task = setup.task(PAIRS, "torch.rand(5000)")
+    right = setup.check(task, "(x.outer(x)).tanh().sum(1)", 320 * MIB)
     assert (right.status, right.oracle) == ("accepted", "fp32-strict"), right.message
     assert NO_MEMORY[0] in right.not_checked
-    wrong = room.check(task, "(x.outer(x)).tanh().sum(1) * 1.01", 320 * MIB)
+    wrong = setup.check(task, "(x.outer(x)).tanh().sum(1) * 1.01", 320 * MIB)
     assert (wrong.status, wrong.oracle) == ("incorrect", "fp32-strict"), wrong.message
 
 

@@ -71,7 +71,9 @@ def test_as_few_values_are_altered_as_make_a_difference(tmp_path: Path, forward:
 def test_a_task_that_does_not_look_at_its_values_is_not_altered(tmp_path: Path) -> None:
     with pytest.raises(DrawUnavailableError, match="hardly change"):
         smallest_alteration(server(tmp_path, "torch.ones_like(x)"), 5, 7)
-    refusing = server(tmp_path, "x if self.__dict__.setdefault('kept', x.sum()) == x.sum() else 1 / 0")
+    refusing = server(
+        tmp_path, "x if type(self).forward.__dict__.setdefault('kept', x.sum()) == x.sum() else 1 / 0"
+    )
     with pytest.raises(DrawUnavailableError, match="refuses it: ZeroDivisionError"):
         smallest_alteration(refusing, 5, 7)
 

@@ -3,7 +3,11 @@
 import copy
 from dataclasses import dataclass, field
 
-from stitch_tools.judge.correctness.check_wording import describe_draw, describe_refusal
+from stitch_tools.judge.correctness.check_wording import (
+    describe_coarser,
+    describe_draw,
+    describe_refusal,
+)
 from stitch_tools.judge.correctness.draw_schedule import DrawGroup, Passed, least_decided, uncovered_subjects
 from stitch_tools.judge.verdict import settle_status
 from stitch_tools.models.evidence import WorkEvidence
@@ -17,6 +21,7 @@ from stitch_tools.models.verdict import (
     Sensitivity,
     Severity,
 )
+from stitch_tools.protocol.memory_faults import says_out_of_memory
 from stitch_tools.protocol.messages_reference import Agreement
 from stitch_tools.run.candidate_worker import Answer
 from stitch_tools.run.child_outcome import ChildDied
@@ -69,6 +74,8 @@ class Record:
     """Draws with outputs on which the reference itself is too far off to tell right from wrong."""
     decided: dict[DrawGroup, list[bool]] = field(default_factory=dict[DrawGroup, list[bool]])
     """Of each draw with something made up, whether all of it was decided."""
+    as_constructed: bool = False
+    """Whether the program is right with what its constructor makes of weights, and not with loaded ones."""
     late: int = 0
     """Draws that the deadline cut off."""
     oracle: OracleKind | None = None
@@ -78,6 +85,8 @@ class Record:
     agreements: list[Agreement] = field(default_factory=list[Agreement])
     """What KernelBench's rule says of each own draw."""
     work: WorkEvidence | None = None
+    memory_short: bool = False
+    """Whether anything failed, or was judged otherwise, because memory was missing."""
 
     @property
     def failures(self) -> int:
@@ -129,6 +138,7 @@ class Record:
         """Remember the weakest oracle that was used, and what was not as it ought to be, with the reasons."""
         kinds = (_oracle_kind(expectation.oracle), self.oracle or _ORACLES[0])
         self.oracle = max(kinds, key=_ORACLES.index)
+        self.memory_short |= expectation.memory_short
         notes = [*expectation.notes]
         if answer.unspoiled:
             notes.append(f"reads of shared memory that nobody wrote: {answer.unspoiled}")
@@ -180,7 +190,7 @@ class Record:
     def _end_of_draws(self) -> End:
         failed = next((draw for draw in self.draws if not draw.ok), None)
         if failed is not None:
-            return End("incorrect", describe_draw(failed))
+            return End("incorrect", describe_coarser(self.draws) + describe_draw(failed))
         agreed = f"{len(self.draws)} draws agree with the {self.oracle or _ORACLES[0]} oracle"
         if self.undecided:
             agreed += f", {len(set(self.undecided))} are undecided at least in part"
@@ -221,5 +231,7 @@ def end_of_step(answer: Answer) -> End:
     """The end of a program that failed in a step."""
     if answer.status == "not_representable":
         return End("unmeasured", answer.message)
-    status: CheckStatus = "out_of_memory" if answer.status == "out_of_memory" else "crashed"
+    # A native program has one number for all that its calls of the GPU's runtime answer.
+    no_memory = answer.status == "out_of_memory" or says_out_of_memory(answer.message)
+    status: CheckStatus = "out_of_memory" if no_memory else "crashed"
     return End(status, f"the program failed in {describe_refusal(answer)}")

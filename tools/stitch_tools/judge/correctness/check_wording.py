@@ -8,6 +8,8 @@ from stitch_tools.models.program import Build
 from stitch_tools.models.verdict import DrawResult, OutputError
 from stitch_tools.run.candidate_worker import Answer
 
+UNRACED = "certified without racecheck: it was not asked for"
+"""What is left open of a program on a GPU until a sanitizer has looked at it."""
 _TRACEBACK = "Traceback (most recent call last):"
 _CLASS = re.compile(r"(?:\w+\.)*\w+: (?=\S)")
 """The exception's class before its message."""
@@ -62,6 +64,24 @@ def describe_draw(draw: DrawResult) -> str:
     if worst is None or worst.bound is None:
         return f"draw {draw.draw}: equal"
     return f"draw {draw.draw}: right (relative error {worst.max_error:.2g}, bound {worst.bound:.2g})"
+
+
+def describe_coarser(draws: Sequence[DrawResult]) -> str:
+    """That all errors look like coarser products, and whether these would be right if allowed; else ""."""
+    wrong = [draw for draw in draws if not draw.ok]
+    rows = [row for draw in wrong for row in draw.outputs if row.problem]
+    named = {row.allow for row in rows}
+    if len(named) != 1 or None in named or any(draw.problem for draw in wrong):
+        return ""
+    allow = rows[0].allow or ""
+    kind = "bf16" if allow.endswith("bf16") else "TF32 (or fp16)"
+    known = [row.allow_rtol for row in rows if row.allow_rtol is not None]
+    rtol = f" and rtol={max(known):g}" if known else ""
+    fate = "right" if len(known) == len(rows) else "wrong all the same"
+    return (
+        f"errors look like {kind} products, which the contract does not allow;"
+        f" with {allow}{rtol} the draws that were wrong are {fate}: "
+    )
 
 
 def describe_undecided(outputs: Sequence[OutputError]) -> str:

@@ -29,6 +29,8 @@ class Ruling:
     record: Record
     uses_rng: bool
     """Whether the reference draws random numbers in forward."""
+    sizes_count: bool
+    """Whether the contract asks for other leading sizes."""
     tell: Callable[[DrawResult], None]
     """Takes every result of a comparison once it is in the record."""
 
@@ -43,7 +45,8 @@ class Ruling:
             return self._on_refusal(seen.answer, draw) if end is None and not seen.answer.ok else end
         if not seen.repeats_bitwise:
             self.record.note(
-                "not_deterministic", f"draw {draw.name}: a second call on the same inputs gave other bits"
+                "not_deterministic",
+                f"draw {draw.name}: repeated calls on the same inputs gave other bits, {_size_of(seen)}",
             )
         if seen.repeated is None:
             return self._on_refusal(seen.answer, draw)
@@ -53,10 +56,14 @@ class Ruling:
     def _on_refusal(self, answer: Answer, draw: DrawRequest) -> End | None:
         # A larger size may well not fit where the task's own just did.
         if answer.status in _REFUSALS and draw.other_size:
+            self.record.memory_short |= answer.status == "out_of_memory"
             self.record.flags.append("specialized")
             self.record.skipped.append(
                 f"draw {draw.name}: the program refuses another leading size: {describe_reason(answer)}"
             )
+            return None
+        if answer.status == "other_outputs" and self._is_spared(draw):
+            self._note_unguarded(f"draw {draw.name}: {describe_refusal(answer)}")
             return None
         self.record.draws.append(DrawResult(draw=draw.name, ok=False, problem=describe_refusal(answer)))
         if answer.status in ("other_outputs", "unsupported"):
@@ -81,6 +88,9 @@ class Ruling:
             repeats_bitwise=seen.repeats_bitwise if comparison is seen.comparison else None,
             problem=problem,
         )
+        if wrong and problem is None and self._is_spared(draw):
+            self._note_unguarded(describe_draw(result))
+            return None
         left_open = describe_undecided(comparison.outputs)
         if left_open:
             self.record.leave_undecided(draw.name, left_open)
@@ -102,6 +112,20 @@ class Ruling:
                     "output_in_input_memory",
                     f"output {name} lies in the memory of an input; the reference's does not",
                 )
+        if seen.answer.container:
+            self.record.note("other_container", seen.answer.container)
+        if seen.answer.earlier_outputs:
+            names = ", ".join(seen.answer.earlier_outputs[:5])
+            self.record.note(
+                "earlier_output_overwritten",
+                f"what an earlier call returned holds other values after a later one (output {names}):"
+                " a caller must copy it before the next call",
+            )
+        if seen.answer.earlier_inputs:
+            names = ", ".join(seen.answer.earlier_inputs[:5])
+            problem = f"the program wrote to the inputs of an earlier call (input {names})"
+            self.record.note("earlier_inputs_modified", f"draw {draw.name}: {problem}")
+            return problem
         if comparison.overrun:
             problem = "memory beside the outputs was overwritten"
             self.record.note("out_of_bounds_write", f"draw {draw.name}: {problem}")
@@ -131,6 +155,24 @@ class Ruling:
                 "wrong_at_other_size", f"{text}; a size that is not refused must be right", "fatal"
             )
 
+    def _is_spared(self, draw: DrawRequest) -> bool:
+        """Whether nobody asked for right values at this size."""
+        return draw.other_size and not self.sizes_count
+
+    def _note_unguarded(self, message: str) -> None:
+        """The program is right at the size that it was asked for: its user is kept from others."""
+        self.record.flags.append("unguarded")
+        self.record.note("unguarded", f"{message}; another size is neither right nor refused")
+
     def _is_first_wrong_size(self, draw: DrawRequest) -> bool:
         """Whether another size is wrong where all before was right."""
         return draw.other_size and self.record.failures == 1
+
+
+def _size_of(seen: Observed) -> str:
+    """How far the repeated call is off: what adds in another order differs by rounding, a race by more."""
+    if seen.repeated is None:
+        return "and one of them failed"
+    if not seen.repeated.right:
+        return "which are wrong: by a race, or by what an earlier call left"
+    return "and is right each time, as sums in another order are (atomics, threads)"

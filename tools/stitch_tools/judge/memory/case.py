@@ -18,6 +18,7 @@ OWN, SMALLER = "own-1", "batch-probe"
 UNPOISONED = -1
 # DLPack's codes of the kinds of numbers; the rest of a type's name is its size.
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
+_FP8_CODES = {"float8_e4m3fn": 10, "float8_e5m2": 12}
 _CPU, _CUDA = 1, 2
 
 
@@ -51,10 +52,17 @@ class SanitizerCase:
         """The run of a tool that says nothing about the program on this draw."""
         return not_checked(tool, reason).model_copy(update={"inputs": self.inputs.kind, "wall_s": wall_s})
 
+    def not_done(
+        self, tool: SanitizerTool, execution: Execution, wall_s: float | None = None
+    ) -> SanitizerRun:
+        """The run of a tool under which the program did not run through."""
+        run = self.not_checked(tool, execution.why_not_done(self.options.limit_s), wall_s)
+        return run.model_copy(update={"too_slow": execution.timed_out})
+
     def concluded(self, tool: SanitizerTool, found: Findings, execution: Execution) -> SanitizerRun:
         """The run of a tool whose report was read: findings count also where the program did not survive."""
         if not found.own and not execution.done:
-            return self.not_checked(tool, execution.why_not_done(self.options.limit_s), execution.wall_s)
+            return self.not_done(tool, execution, execution.wall_s)
         return SanitizerRun(
             tool=tool,
             status="findings" if found.own else "clean",
@@ -98,7 +106,8 @@ class SanitizerCase:
 
 def _tensor(kind: str, entry: PackEntry) -> str:
     dtype, shape, stride = entry["dtype"], entry["shape"], entry["stride"]
-    code, bits = _CODES[dtype.rstrip("0123456789")], 8 * ITEM_BYTES[dtype]
+    code = _FP8_CODES[dtype] if dtype in _FP8_CODES else _CODES[dtype.rstrip("0123456789")]
+    bits = 8 * ITEM_BYTES[dtype]
     numbers = [entry["offset"], entry["nbytes"], code, bits, len(shape), *shape, *stride]
     return f"{kind} {' '.join(map(str, numbers))} {entry['name']}"
 

@@ -140,7 +140,7 @@ def _memory(case: SanitizerCase) -> list[SanitizerRun]:
     if addresses.own:
         init = case.not_checked("init", "memory errors come first")
     elif not execution.done:
-        init = case.not_checked("init", execution.why_not_done(case.options.limit_s))
+        init = case.not_done("init", execution)
     else:
         init = _initialised(program, first)
     return [
@@ -162,7 +162,7 @@ def _initialised(program: _Rebuilt, first: _Outputs) -> SanitizerRun:
         other = _run_memory(program, poison, spent_s=wall_s)
         wall_s += other.execution.wall_s
         if not other.execution.done:
-            return case.not_checked("init", other.execution.why_not_done(case.options.limit_s), wall_s)
+            return case.not_done("init", other.execution, wall_s)
         seen.append(other)
         if poison == _OTHER_POISON and other.calls == first.calls:
             return SanitizerRun(tool="init", status="clean", inputs=case.inputs.kind, wall_s=wall_s)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
+from stitch_tools.judge.correctness.check_wording import UNRACED
 from stitch_tools.judge.memory.case import OWN, SMALLER, SanitizeOptions, drawn_case, not_checked
 from stitch_tools.judge.memory.cpu import CPU_TOOLS, run_cpu
 from stitch_tools.judge.memory.cuda import CUDA_TOOLS, run_cuda
@@ -12,12 +13,6 @@ from stitch_tools.models.sanitizer import SanitizerFinding, SanitizerRun, Saniti
 from stitch_tools.models.task import Task
 from stitch_tools.models.verdict import Check, Finding
 from stitch_tools.run.reference_server import NoDeviceError, ReferenceServer
-from stitch_tools.run.tool_process import TOO_SLOW
-
-
-def skipped_sanitizers(target: str, reason: str) -> tuple[SanitizerRun, ...]:
-    """A run of each of the target's tools that says why it was left out."""
-    return tuple(not_checked(tool, reason) for tool in _tools_of(target))
 
 
 def sanitize_program(trial: Trial, options: SanitizeOptions | None = None) -> tuple[SanitizerRun, ...]:
@@ -69,6 +64,7 @@ def apply_sanitizers(check: Check, runs: Sequence[SanitizerRun]) -> Check:
     without = tuple(
         f"certified without {run.tool}: {run.reason}" for run in runs if run.status == "not_checked"
     )
+    looked = any(run.tool == "racecheck" for run in runs)
     status, reasons = settle_status(check.status, check.message, check.findings, runs)
     return check.model_copy(
         update={
@@ -76,7 +72,7 @@ def apply_sanitizers(check: Check, runs: Sequence[SanitizerRun]) -> Check:
             "message": check.message if status == check.status else reasons[0].message,
             "findings": (*check.findings, *(_finding(run, row) for run in runs for row in run.findings)),
             "sanitizers": tuple(runs),
-            "not_checked": (*check.not_checked, *without),
+            "not_checked": (*(row for row in check.not_checked if row != UNRACED or not looked), *without),
         }
     )
 
@@ -99,7 +95,7 @@ def _missing(
     tools: Sequence[SanitizerTool], results: Mapping[SanitizerTool, SanitizerRun], *, smaller: bool
 ) -> tuple[SanitizerTool, ...]:
     """The tools that another draw may help: slow ones if it is smaller, others where all failed."""
-    slow = {tool for tool, run in results.items() if run.reason.startswith(TOO_SLOW)}
+    slow = {tool for tool, run in results.items() if run.too_slow}
     failed = all(run.status == "not_checked" for run in results.values())
     return tuple(tool for tool in tools if (smaller if tool in slow else failed))
 

@@ -13,6 +13,7 @@ from stitch_tools.judge.source.python_names import Names, Paths
 from stitch_tools.judge.source.python_scopes import Scope, read_scopes
 
 ENTRY = "ModelNew"
+_ENTRIES: tuple[str, ...] = (ENTRY, "custom_kernel")
 _FORWARD = ("forward", "__call__")
 NodeT = TypeVar("NodeT", bound=ast.AST)
 
@@ -78,9 +79,9 @@ def read_python(trees: Mapping[str, ast.Module], main: str | None) -> PythonFile
 
 
 def _entry_names(module: Scope) -> set[str]:
-    """`ModelNew`, and the names in what it is bound to: `ModelNew = wrap(Inner)`."""
-    names = {ENTRY}
-    for binding in module.names.get(ENTRY, ()):
+    """`ModelNew` or `custom_kernel`, and the names in what it is bound to: `ModelNew = wrap(Inner)`."""
+    names = set(_ENTRIES)
+    for binding in (row for entry in _ENTRIES for row in module.names.get(entry, ())):
         if isinstance(binding, ast.expr):
             names.update(node.id for node in ast.walk(binding) if isinstance(node, ast.Name))
         else:

@@ -24,7 +24,7 @@ _JUDGED = {
     "random numbers": prefixes("""
         torch.manual_seed torch.seed torch.initial_seed torch.cuda.manual_seed torch.random. torch.rand
         torch.normal torch.Generator torch.default_generator torch.set_rng_state torch.get_rng_state
-        torch.nn.init. random. numpy.random. os.urandom secrets.
+        random. numpy.random. os.urandom secrets.
     """),
 }
 """Names that a judge times, compares or draws with."""
@@ -129,7 +129,9 @@ def find_library_patches(program: ScannedProgram) -> Iterator[RuleHit]:
     for scope, node, path, value in replaced_names(program):
         is_other = _what_is_judged(path) is None and not path.startswith(_SETTINGS)
         if is_other and path.partition(".")[0] in _LIBRARIES:
-            severity = "note" if isinstance(value, ast.Constant) else "suspicious"
+            # Initialisers are left out where weights are loaded anyway; no judge calls them beside a program.
+            harmless = isinstance(value, ast.Constant) or path.startswith("torch.nn.init.")
+            severity = "note" if harmless else "suspicious"
             yield hit_in(program, scope, node, f"{path} is replaced", severity)
 
 

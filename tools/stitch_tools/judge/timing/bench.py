@@ -8,21 +8,24 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from stitch_tools.judge.gpu_health import canary_for, sound_gpu
-from stitch_tools.judge.timing.baseline_runners import start_baseline
+from stitch_tools.judge.timing.baseline_runners import COMPILE_LIMIT_S, start_baseline
 from stitch_tools.judge.timing.call_overhead import charge_overhead, overhead_limit
 from stitch_tools.judge.timing.contestants import Contestants
+from stitch_tools.judge.timing.cpu_time import measure_cpu_times
 from stitch_tools.judge.timing.gpu_watch import GpuWatch
 from stitch_tools.judge.timing.input_renewal import with_renewed_inputs
 from stitch_tools.judge.timing.options import BenchOptions, baselines_of
-from stitch_tools.judge.timing.output_check import check_first_call, check_outputs
+from stitch_tools.judge.timing.output_check import check_outputs, load_right
 from stitch_tools.judge.timing.probes import PROBES, Probe, ProbeContext, ProbeReport
 from stitch_tools.judge.timing.probes.extra_cpus import cpu_seconds
 from stitch_tools.judge.timing.program_runners import (
+    PROGRAM,
     PROGRAM_GRAPHED,
-    PROGRAMS,
     LoadedProgram,
+    NamedProgram,
     RingPlan,
     load_program,
+    programs_among,
     start_ring,
 )
 from stitch_tools.judge.timing.report import TimingEvidence, make_bench
@@ -37,6 +40,7 @@ from stitch_tools.machine.device_lock import device_lock, refuse_after
 from stitch_tools.machine.devices import Target, cpu_info, resolve_target
 from stitch_tools.models.verdict import Bench
 from stitch_tools.protocol.free_memory import available_bytes
+from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.run.reference_server import Inputs, ReferenceServer
 
 _SEED_BITS = 62
@@ -136,9 +140,11 @@ class _Run:
         """
         bench = self._measure()
         # One busy moment can raise a doubt; what a program does, it does again.
-        if bench.doubts:
+        if bench.doubts and not self.trial.is_late:
             refuse_after(self.trial.stop)
-            self.trial.say(f"{describe_doubt(bench.doubts[0])}; timing again")
+            self.trial.say(
+                f"{describe_doubt(bench.doubts[0])}. Timing it once more: a busy machine can cause that"
+            )
             bench = self._measure(again=True)
         return bench
 
@@ -159,41 +165,75 @@ class _Run:
             weights, draws = make_draws(stack, judge, setup.seeds)
             if setup.cuda:
                 setup = with_renewed_inputs(setup, draws)
-            loaded = load_program(stack, setup, self.trial.program, self.trial.build, weights)
+            own = NamedProgram(PROGRAM, self.trial.program, self.trial.build)
             # Baselines take long to be ready, for a wrong program in vain.
-            wrong = "" if again else check_first_call(setup, loaded, draws)
+            loaded, wrong = load_right(stack, setup, own, weights, draws, look=not again)
             if wrong:
                 return self.unmeasured(f"its first call {wrong}", program_failed=True)
-            contestants = Contestants(self.options, self._figure, self.trial.say, self.trial.stop)
+            contestants = Contestants(
+                self.options, self._figure, self.trial.say, self.trial.stop, self.trial.deadline_s
+            )
             plan = RingPlan(setup.shape.slots, draws, _SAMPLES)
             contestants.runners.append(start_ring(stack, setup, loaded, plan))
-            if setup.cuda and self._is_native:
-
-                def graphed(own: ExitStack) -> Runner:
-                    program, built = self.trial.program, self.trial.build
-                    captured = load_program(own, setup, program, built, weights, graphed=True)
-                    return start_ring(own, setup, captured, plan)
-
-                contestants.add(stack, PROGRAM_GRAPHED, graphed)
+            self._add_programs(stack, contestants, setup, plan, weights)
             for kind in baselines_of(self.trial.task.target, self.options):
-                contestants.add(stack, kind, partial(start_baseline, setup=setup, kind=kind))
+                if not contestants.is_hopeless(kind):
+                    limit_s = contestants.limit_s(kind, COMPILE_LIMIT_S)
+                    contestants.add(
+                        stack, kind, partial(start_baseline, setup=setup, kind=kind, limit_s=limit_s)
+                    )
             # Not earlier: torch.compile takes minutes, in which others can time.
             stack.enter_context(self._hold_device())
             evidence = self._time(contestants, setup, loaded, draws, watch)
-            return make_bench(
+            bench = make_bench(
                 evidence,
                 contestants,
                 setup,
                 program_id=self.trial.program.program_id,
                 device=self.target.device,
             )
+            if setup.cuda or bench.outcome != "inconclusive" or bench.is_doubtful:
+                return bench
+            programs = [row for row in (own, self.options.other) if row is not None]
+            cpu = measure_cpu_times(
+                setup, programs, weights, draws, until_s=self.trial.deadline_s, say=self.trial.say
+            )
+            return bench.model_copy(update={"cpu_timings": cpu.timings, "cpu_ratios": cpu.ratios})
+
+    def _add_programs(
+        self, stack: ExitStack, contestants: Contestants, setup: Setup, plan: RingPlan, weights: WeightsMade
+    ) -> None:
+        """Start what stands beside the program and is no baseline: its own graph, and another program."""
+        program, built, other = self.trial.program, self.trial.build, self.options.other
+        if setup.cuda and self._is_native:
+
+            def graphed(own: ExitStack) -> Runner:
+                captured = load_program(own, setup, program, built, weights, graphed=True)
+                return start_ring(own, setup, captured, plan)
+
+            contestants.add(stack, PROGRAM_GRAPHED, graphed)
+        if other is not None:
+
+            def beside(own: ExitStack) -> Runner:
+                found, wrong = load_right(own, setup, other, weights, plan.draws)
+                if wrong:
+                    raise RunnerFailedError(other.name, f"its first call {wrong}")
+                return start_ring(own, setup, found, plan)
+
+            contestants.add(stack, other.name, beside)
 
     def _setup(self, judge: ReferenceServer) -> Setup:
         gpu = self.target.gpu
         cache = cpu_info().last_level_cache_bytes if gpu is None else gpu.l2_bytes or _CUDA_CACHE_BYTES
-        contestants = 2 + len(baselines_of(self.trial.task.target, self.options))
+        others = 0 if self.options.other is None else 1
+        contestants = 2 + others + len(baselines_of(self.trial.task.target, self.options))
         memory_bytes = available_bytes() // (_MEMORY_SHARE * contestants)
-        shape = ring_shape(self.trial.facts, cache_bytes=cache, memory_bytes=memory_bytes)
+        shape = ring_shape(
+            self.trial.facts,
+            cache_bytes=cache,
+            memory_bytes=memory_bytes,
+            max_slots=self.options.max_slots,
+        )
         self.trial.say(describe_ring(shape))
         seeds = tuple(secrets.randbits(_SEED_BITS) for _ in range(shape.draws))
         return Setup(
@@ -229,8 +269,9 @@ class _Run:
         """
         program = contestants.runners[0]
         before_s = cpu_seconds(program.child.pid)
-        rounds = contestants.run_rounds(self.trial.deadline_s, watch)
+        rounds = contestants.run_rounds(watch)
         after_s = cpu_seconds(program.child.pid)
+        programs = programs_among(rounds.series)
         context = ProbeContext(
             setup=setup,
             target=self.target,
@@ -238,8 +279,8 @@ class _Run:
             program=program,
             runners=tuple(contestants.runners),
             draws=draws,
-            rounds=charge_overhead(rounds, PROGRAMS),
-            overhead_limit_s=overhead_limit(rounds, PROGRAMS),
+            rounds=charge_overhead(rounds, programs),
+            overhead_limit_s=overhead_limit(rounds, programs),
             cpu_s=None if before_s is None or after_s is None else after_s - before_s,
             say=self.trial.say,
         )
@@ -251,13 +292,14 @@ class _Run:
         reports += [probe.look(context) for probe in self.probes if probe.stage == "finished"]
         self.trial.say("comparing outputs of the timed calls with the reference")
         outputs = check_outputs(setup, program)
-        self._check_graphed(contestants, setup)
+        self._check_other_programs(contestants, setup)
         gpu = watch.conditions() if watch else None
         return TimingEvidence(context.rounds, reports, outputs, gpu)
 
-    def _check_graphed(self, contestants: Contestants, setup: Setup) -> None:
-        """Leave the program's graph out where it replays wrong results."""
-        for runner in [row for row in contestants.runners if row.name == PROGRAM_GRAPHED]:
+    def _check_other_programs(self, contestants: Contestants, setup: Setup) -> None:
+        """Leave the program's graph, and another program beside it, out where their results are wrong."""
+        others = programs_among(row.name for row in contestants.runners if row.name != PROGRAM)
+        for runner in [row for row in contestants.runners if row.name in others]:
             wrong = check_outputs(setup, runner).wrong
             if wrong:
                 contestants.leave_out(runner.name, f"a timed call {wrong}")

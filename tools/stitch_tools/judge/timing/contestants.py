@@ -36,6 +36,8 @@ class Contestants:
     figure: Figure
     say: Callable[[str], None]
     stop: threading.Event | None
+    deadline_s: float | None = None
+    """A time.monotonic() value after which no round begins but the first."""
     runners: list[Runner] = field(default_factory=list[Runner])
     absent: list[Timing] = field(default_factory=list[Timing])
     """Contestants that could not be measured, with the reason."""
@@ -53,6 +55,23 @@ class Contestants:
             own.close()
             self.leave_out(name, failure.reason)
 
+    def is_hopeless(self, name: str) -> bool:
+        """Whether a baseline is left out, since the time is over; eager never is: all ratios are to it."""
+        late = self.deadline_s is not None and time.monotonic() > self.deadline_s
+        if not late or name == "eager":
+            return False
+        self.leave_out(name, "the time limit was reached before it was prepared")
+        return True
+
+    def limit_s(self, name: str, most_s: float) -> float:
+        """How long a baseline may be prepared: at most half of the time left, which the rounds need too.
+
+        Eager has all: without it nothing can be told, and it compiles nothing.
+        """
+        if self.deadline_s is None or name == "eager":
+            return most_s
+        return min(most_s, max((self.deadline_s - time.monotonic()) / 2, 0.0))
+
     def leave_out(self, name: str, reason: str) -> None:
         """Take a contestant out of the timing, with the reason."""
         self.runners[:] = [runner for runner in self.runners if runner.name != name]
@@ -60,7 +79,7 @@ class Contestants:
         first_line = reason.strip().splitlines()[0] if reason.strip() else "no reason was given"
         self.absent.append(Timing(name=name, latency_us=None, note=first_line[:_NOTE_CHARS]))
 
-    def run_rounds(self, deadline_s: float | None, watch: GpuWatch | None) -> Rounds:
+    def run_rounds(self, watch: GpuWatch | None) -> Rounds:
         """Run the rounds; a baseline that fails meanwhile leaves, and the rounds begin anew without it.
 
         Raises:
@@ -73,7 +92,7 @@ class Contestants:
                 watch.read()
 
         budget_s = self.options.budget_s / (2.0 if self.options.quick else 1.0)
-        last_s = float("inf") if deadline_s is None else deadline_s
+        last_s = float("inf") if self.deadline_s is None else self.deadline_s
         while True:
             self.say(f"timing {', '.join(runner.name for runner in self.runners)}")
             now_s = time.monotonic()

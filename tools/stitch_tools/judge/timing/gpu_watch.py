@@ -16,9 +16,6 @@ from typing_extensions import TypedDict
 from stitch_tools.machine.isolation import BOOTSTRAP
 from stitch_tools.models.conditions import GpuConditions
 
-# A driver that takes longer is not asked again.
-_ANSWER_S = 5.0
-
 
 class _Reading(TypedDict):
     """What the process that reads answers (`worker/gpu_state.py`); None where the driver does not say."""
@@ -34,8 +31,12 @@ _READING = TypeAdapter(_Reading)
 class GpuWatch:
     """Readings of one GPU. What cannot be read is None, and nothing here ever fails a bench."""
 
-    def __init__(self, uuid: str, library: Path | None = None) -> None:
-        """Watch the GPU of this UUID through `library`, by default the driver's own NVML."""
+    def __init__(self, uuid: str, library: Path | None = None, *, answer_s: float = 5.0) -> None:
+        """Watch the GPU of this UUID through `library`, by default the driver's own NVML.
+
+        A driver that takes longer than `answer_s` is not asked again.
+        """
+        self._answer_s = answer_s
         command = [sys.executable, "-I", "-S", str(BOOTSTRAP), "gpu_state", uuid]
         command += [str(library)] if library else []
         self._process = subprocess.Popen(
@@ -85,7 +86,7 @@ class GpuWatch:
             return None
         try:
             stdin.write(b"\n")
-            return _READING.validate_json(_line(stdout.fileno(), time.monotonic() + _ANSWER_S))
+            return _READING.validate_json(_line(stdout.fileno(), time.monotonic() + self._answer_s))
         except (OSError, ValueError):
             return None
 

@@ -7,12 +7,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from stitch_tools.judge.correctness.check_wording import describe_undecided
-from stitch_tools.judge.timing.program_runners import LoadedProgram, RingPlan, start_ring
+from stitch_tools.judge.timing.program_runners import (
+    LoadedProgram,
+    NamedProgram,
+    RingPlan,
+    load_program,
+    start_ring,
+)
 from stitch_tools.judge.timing.ring import Sample
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup
 from stitch_tools.protocol import memory
 from stitch_tools.protocol.layout import GUARD, GUARD_BYTE
+from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.protocol.ring_messages import donor_of
 from stitch_tools.run.reference_server import (
     DrawUnavailable,
@@ -82,6 +89,30 @@ def check_first_call(setup: Setup, loaded: LoadedProgram, draws: Sequence[Inputs
         runner.take_one(1)
         runner.finish()
         return check_outputs(setup, runner, seeds=setup.seeds[:1], once=True).wrong
+
+
+def load_right(
+    stack: ExitStack,
+    setup: Setup,
+    program: NamedProgram,
+    weights: WeightsMade,
+    draws: Sequence[Inputs],
+    *,
+    look: bool = True,
+) -> tuple[LoadedProgram, str]:
+    """The program, loaded, and what is wrong with its first call; that is not looked at without `look`.
+
+    Raises:
+        RunnerFailedError: it cannot be loaded, or the call failed.
+    """
+    made, built, name = program.program, program.build, program.name
+    loaded = load_program(stack, setup, made, built, weights, name=name)
+    wrong = check_first_call(setup, loaded, draws) if look else ""
+    if wrong and loaded.given_weights:
+        # It is right with what its constructor makes of the weights, as a check found.
+        loaded = load_program(stack, setup, made, built, weights, load=False, name=name)
+        wrong = check_first_call(setup, loaded, draws)
+    return loaded, wrong
 
 
 def drawn_kind(slot: int, token: int, seeds: Sequence[int]) -> str:

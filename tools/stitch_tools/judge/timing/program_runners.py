@@ -1,7 +1,7 @@
 """Start the program under the clock: load it into a worker, lay out its ring, serve its calls."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from stitch_tools.models.program import Build, Program
 from stitch_tools.protocol.messages import Fd
 from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.protocol.timing_messages import LoadLoop, TimeProgram
-from stitch_tools.run.candidate_worker import Answer, Worker
+from stitch_tools.run.candidate_worker import Answer, Worker, reset_state
 from stitch_tools.run.child import Child
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.reference_server import Inputs
@@ -23,9 +23,27 @@ from stitch_tools.run.reference_server import Inputs
 PROGRAM = "program"
 PROGRAM_GRAPHED = "program:cudagraph"
 """The program replayed from a CUDA graph with its inputs copied in, as the baseline `cudagraph` is."""
-PROGRAMS = (PROGRAM, PROGRAM_GRAPHED)
 _LOAD_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class NamedProgram:
+    """A program with its build, and the name that it is timed under."""
+
+    name: str
+    program: Program
+    build: Build | None
+
+
+def beside(program: Program, build: Build | None) -> NamedProgram:
+    """Another program, to be timed beside the first one."""
+    return NamedProgram(f"{PROGRAM}:{program.program_id[:16]}", program, build)
+
+
+def programs_among(names: Iterable[str]) -> list[str]:
+    """Those of these contestants that are programs, and no baselines of ours: none of them is trusted."""
+    return [name for name in names if name.partition(":")[0] == PROGRAM]
 
 
 @dataclass(frozen=True)
@@ -39,6 +57,8 @@ class LoadedProgram:
     """Whether it writes its outputs straight into our memory."""
     graphed: bool
     """Whether its forward is captured in a CUDA graph before it is timed."""
+    given_weights: bool = False
+    """Whether the reference's weights were loaded over those that it constructed."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +84,17 @@ def load_program(
     weights: WeightsMade,
     *,
     graphed: bool = False,
+    load: bool = True,
+    name: str = "",
 ) -> LoadedProgram:
     """The program in a worker of its own, ready for rings.
+
+    `load` as in `Worker.init`; `name` is its own where it is not the program that the timing is about.
 
     Raises:
         RunnerFailedError: it cannot be loaded or initialised.
     """
-    name = PROGRAM_GRAPHED if graphed else PROGRAM
+    name = name or (PROGRAM_GRAPHED if graphed else PROGRAM)
     is_native = program.format == "native"
     # Python programs, and a native one that replays from a CUDA graph, are called by a Python loop.
     loop = build_runner(setup.cache_dir) if is_native and not graphed else None
@@ -83,6 +107,7 @@ def load_program(
                 build,
                 setup.store,
                 readable=[loop] if loop is not None else [],
+                reset=reset_state(setup.task.contract, setup.facts),
                 cache_dir=setup.cache_dir,
             )
         )
@@ -92,12 +117,15 @@ def load_program(
             worker.child.begin(request)
             take_reply(worker.child, name, request, _LOAD_TIMEOUT_S)
         _need(name, worker.load(_LOAD_TIMEOUT_S))
-        _need(name, worker.init(weights, _LOAD_TIMEOUT_S))
+        answer = worker.init(weights, _LOAD_TIMEOUT_S, load=load)
+        _need(name, answer)
+        if worker.extensions is not None:
+            worker.extensions.end_builds()
     except ChildDied as death:
         raise RunnerFailedError(name, death.outcome.describe()) from death
     # Only a native program writes its outputs straight into memory of ours.
     live = is_native and not graphed and (not setup.cuda or setup.shares_memory)
-    return LoadedProgram(name, worker.child, is_native, live, graphed)
+    return LoadedProgram(name, worker.child, is_native, live, graphed, answer.loaded)
 
 
 def start_ring(stack: ExitStack, setup: Setup, loaded: LoadedProgram, plan: RingPlan) -> Runner:

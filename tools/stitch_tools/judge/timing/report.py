@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stitch_tools.judge.timing.contestants import Contestants
+from stitch_tools.judge.timing.options import not_timed
 from stitch_tools.judge.timing.output_check import OutputCheck
 from stitch_tools.judge.timing.probes.probe import ProbeReport
-from stitch_tools.judge.timing.program_runners import PROGRAM, PROGRAMS
+from stitch_tools.judge.timing.program_runners import PROGRAM, PROGRAM_GRAPHED, programs_among
 from stitch_tools.judge.timing.rounds import Figure, Rounds
 from stitch_tools.judge.timing.setup import Setup
 from stitch_tools.judge.timing.statistics import CPU_NOISE, GPU_NOISE, outcome_of
@@ -58,6 +59,7 @@ def make_bench(
     notes = [message, describe_disturbance(rounds), not_compared]
     timings = (timing_of(runner, rounds.series[runner.name]) for runner in contestants.runners)
     not_checked = [text for report in evidence.reports for text in report.not_checked]
+    not_checked.append(not_timed(options))
     return Bench(
         program_id=program_id,
         task_id=setup.task.task_id,
@@ -70,7 +72,7 @@ def make_bench(
         steal_share=rounds.steal_share,
         disturbed=rounds.disturbance().is_large,
         gpu=evidence.gpu,
-        not_checked=tuple(filter(None, [*not_checked, setup.not_renewed])),
+        not_checked=tuple(filter(None, [*not_checked, setup.not_renewed, *_unprobed(contestants)])),
         sandbox=setup.session.sandbox_level,
         plane=setup.judge.plane,
         message="; ".join(note for note in notes if note),
@@ -80,21 +82,30 @@ def make_bench(
     )
 
 
+def _unprobed(contestants: Contestants) -> list[str]:
+    """What is not known of the times of another program that stood beside the first one."""
+    others = programs_among(runner.name for runner in contestants.runners)
+    return [
+        f"whether the times of {name} are what its calls cost: the probes look at the first program alone"
+        for name in others
+        if name not in (PROGRAM, PROGRAM_GRAPHED)
+    ]
+
+
 def _ratios(rounds: Rounds, contestants: Contestants, noise: float) -> list[Ratio]:
-    """The program's, and those of its graph, to every baseline."""
+    """Those of every program to every baseline, and the program's to another one beside it."""
     names = [runner.name for runner in contestants.runners]
+    programs = programs_among(names)
+    pairs = [(baseline, ours) for ours in programs for baseline in names if baseline not in programs]
+    pairs += [(other, PROGRAM) for other in programs if other not in (PROGRAM, PROGRAM_GRAPHED)]
     found = [
-        ratio_of(rounds, baseline, ours, figure=contestants.figure, noise=noise)
-        for ours in names
-        if ours in PROGRAMS
-        for baseline in names
-        if baseline not in PROGRAMS
+        ratio_of(rounds, baseline, ours, figure=contestants.figure, noise=noise) for baseline, ours in pairs
     ]
     return [row for row in found if row is not None]
 
 
 def ratio_of(rounds: Rounds, baseline: str, contestant: str, *, figure: Figure, noise: float) -> Ratio | None:
-    """The speed-up with its interval and outcome; None where too few rounds were undisturbed.
+    """The speedup with its interval and outcome; None where too few rounds were undisturbed.
 
     The slope between two batches is free of what a batch costs, and blind to work that is put off from one
     batch to another. The time of all batches of a visit is not: a gain by slopes that this one does not show

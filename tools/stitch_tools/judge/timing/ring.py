@@ -29,11 +29,13 @@ class RingShape:
     """Inputs and outputs of all slots together."""
 
 
-def ring_shape(facts: ReferenceFacts, *, cache_bytes: int, memory_bytes: int) -> RingShape:
+def ring_shape(
+    facts: ReferenceFacts, *, cache_bytes: int, memory_bytes: int, max_slots: int = MAX_SLOTS
+) -> RingShape:
     """As many slots as three last-level caches hold, at least 2, bounded by `memory_bytes` per process."""
     per_slot = max(1, sum(spec.nbytes for spec in (*facts.inputs, *facts.outputs)))
     wanted = -(-CACHE_FACTOR * cache_bytes // per_slot)
-    slots = max(2, min(wanted, MAX_SLOTS, memory_bytes // per_slot))
+    slots = max(2, min(wanted, max_slots, memory_bytes // per_slot))
     return RingShape(slots, min(slots, MAX_DRAWS), slots * per_slot)
 
 

@@ -88,7 +88,7 @@ class Rounds:
         return steal_share(self.began, self.ended)
 
     def ratio(self, baseline: str, program: str, figure: Figure) -> Interval | None:
-        """The speed-up over one baseline with its interval, one ratio per round; None without any round."""
+        """The speedup over one baseline with its interval, one ratio per round; None without any round."""
         theirs, ours = self.series[baseline], self.series[program]
         return _interval(theirs, ours, theirs.values(figure), ours.values(figure))
 
@@ -107,7 +107,7 @@ class Rounds:
 def _interval(
     baseline: Series, program: Series, theirs: Sequence[float], ours: Sequence[float]
 ) -> Interval | None:
-    """Of one speed-up per round, from the two mirrored visits of each; disturbed rounds are left out."""
+    """Of one speedup per round, from the two mirrored visits of each; disturbed rounds are left out."""
     found: list[float] = []
     for first in range(0, min(len(theirs), len(ours)) - 1, 2):
         pair = slice(first, first + 2)

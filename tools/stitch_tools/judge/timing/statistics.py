@@ -95,7 +95,7 @@ def rank_chance(higher: Sequence[float], lower: Sequence[float]) -> float:
 
 
 def round_ratio(baseline_s: Sequence[float], program_s: Sequence[float]) -> float:
-    """Speed-up in one round: the baseline's mean time over the program's, of its mirrored visits."""
+    """Speedup in one round: the baseline's mean time over the program's, of its mirrored visits."""
     return (sum(baseline_s) / len(baseline_s)) / (sum(program_s) / len(program_s))
 
 

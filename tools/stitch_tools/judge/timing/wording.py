@@ -28,6 +28,7 @@ def timing_of(runner: Runner, series: Series) -> Timing:
         throughput_us=_us(throughput_s) if throughput_s > 0.0 else None,
         throughput_spread_us=_us(series.throughput_spread_s()) if throughput_s > 0.0 else None,
         n=series.blocks,
+        disturbed=2 * sum(visit.clean for visit in series.visits) < len(series.visits),
         note="; ".join(note for note in notes if note),
     )
 
@@ -53,7 +54,7 @@ def explain(against: Ratio | None, *, rounds: int, noise: float, quick: bool) ->
         return f"only {count} of the {MIN_ROUNDS} that a verdict takes: time it on a quiet machine{longer}"
     if against.outcome != "inconclusive":
         return ""
-    interval = f"the interval of the speed-up, {against.low:.3f} to {against.high:.3f},"
+    interval = f"the interval of the speedup, {against.low:.3f} to {against.high:.3f},"
     if against.low > 1.0 + noise:
         return (
             f"{interval} is not that of whole visits, which take no less than eager's: work is put off"
@@ -83,8 +84,9 @@ def describe_doubt(doubt: TimingDoubt) -> str:
             )
         case "deferred_work":
             return (
-                f"by the clock a call saves {expected} beside {doubt.baseline}, once its outputs are fetched"
-                f" {observed}: work is put off until outputs are read"
+                f"a timed call is {_saved(doubt.expected)} than that of {doubt.baseline}, and"
+                f" {_saved(doubt.observed)} where its outputs are read afterwards: work seems to be put off"
+                " until outputs are read"
             )
         case "work_moved_between_batches":
             return (
@@ -103,6 +105,10 @@ def describe_doubt(doubt: TimingDoubt) -> str:
         case "faster_than_memory":
             calls = f"{doubt.calls} calls" if doubt.calls > 1 else "one call"
             return f"{calls} took {observed}, writing their outputs takes {expected} at least"
+
+
+def _saved(microseconds: float) -> str:
+    return f"{abs(microseconds):.2f} us {'slower' if microseconds < 0 else 'faster'}"
 
 
 def _costs(observed: str, expected: str) -> str:

@@ -12,7 +12,7 @@ from stitch_tools.judge.correctness.draw_runner import expected
 from stitch_tools.judge.trial import Trial
 from stitch_tools.protocol.messages import Fd, Operation, OperationFailedError
 from stitch_tools.protocol.messages_candidate import BeginTrace, EndTrace, RunTraced, StepReply, TraceReport
-from stitch_tools.run.candidate_worker import Answer, Worker, read_answer
+from stitch_tools.run.candidate_worker import Answer, Worker, read_answer, reset_state
 from stitch_tools.run.reference_server import ReferenceServer
 
 ReplyT = TypeVar("ReplyT")
@@ -29,6 +29,10 @@ class HarnessFaultError(Exception):
     """What watches the program failed: our trouble. It ends in `not_checked` and says nothing about it."""
 
 
+class NoRoomToWatchError(HarnessFaultError):
+    """There is not enough memory for the program beside the profiler."""
+
+
 @dataclass(frozen=True)
 class WatchedWorker:
     """A program in a worker of its own, which loads it under the profiler."""
@@ -38,8 +42,8 @@ class WatchedWorker:
     reference: ReferenceServer
     worker: Worker
 
-    def start(self) -> None:
-        """Wait until the program is loaded, and give it fresh weights.
+    def start(self, *, load: bool = True) -> None:
+        """Wait until the program is loaded, and give it fresh weights (`load` as in `Worker.init`).
 
         Raises:
             RefusedError: it cannot be loaded, or fails in its constructor.
@@ -49,7 +53,7 @@ class WatchedWorker:
         # A `ModelNew` makes its own weights: a GPU need not hold them twice.
         weights = self.reference.set_weights(on_host=self.trial.program.format != "native")
         try:
-            answer = self.worker.init(weights, self.options.init_timeout_s)
+            answer = self.worker.init(weights, self.options.init_timeout_s, load=load)
         finally:
             weights.close()
         require_step(answer)
@@ -97,7 +101,8 @@ def start_worker(trial: Trial, options: CheckOptions, kept: tuple[str, ...] = ()
     """A fresh worker for the program, with nothing loaded; no call may change the buffers `kept`."""
     memory_bytes, cache_dir = options.memory_bytes, options.cache_dir
     given = (trial.session, trial.task, trial.program, trial.build, trial.store)
-    return Worker(*given, memory_bytes=memory_bytes, kept=kept, cache_dir=cache_dir)
+    reset = reset_state(trial.task.contract, trial.facts)
+    return Worker(*given, memory_bytes=memory_bytes, kept=kept, reset=reset, cache_dir=cache_dir)
 
 
 @contextmanager
@@ -138,6 +143,6 @@ def require_step(answer: Answer) -> None:
     reason = describe_reason(answer) if answer.message.strip() else ""
     message = describe_refusal(replace(answer, message=reason))
     if answer.status == "out_of_memory":
-        raise HarnessFaultError(f"not enough memory to watch the program: {message}"[:500])
+        raise NoRoomToWatchError(f"not enough memory to watch the program: {message}"[:500])
     if not answer.ok:
         raise RefusedError(message)

@@ -14,6 +14,7 @@ from stitch_tools.judge.trial import Trial
 from stitch_tools.judge.work.launch_counts import LaunchComparison, compare_launches
 from stitch_tools.judge.work.traced_worker import (
     HarnessFaultError,
+    NoRoomToWatchError,
     RefusedError,
     WatchedWorker,
     watched_worker,
@@ -22,7 +23,7 @@ from stitch_tools.models.evidence import WorkEvidence, WorkItem, WorkOwner
 from stitch_tools.protocol.messages_candidate import TracedRow, TraceReport
 from stitch_tools.run.child_outcome import ChildDied
 from stitch_tools.run.last_words import own_words
-from stitch_tools.run.reference_server import DrawUnavailable, ReferenceServer
+from stitch_tools.run.reference_server import DrawUnavailable, ReferenceMemoryError, ReferenceServer
 
 _BLOCKS = (("own-1", 3), ("own-2", 5))
 """Draws with the calls that count on a GPU: another number each, so that launches per call could differ."""
@@ -63,6 +64,7 @@ def trace_work(
         last = own_words(death.outcome.output_tail)[-_MOST_CHARS:]
         message = f"right before, and under the profiler {death.outcome.describe()}"
         # A crash is the program's: nothing of ours but a profiler runs beside it.
+        record.memory_short |= death.outcome.kind == "out_of_memory"
         if death.outcome.kind in _OURS:
             record.skipped.append(f"{_TOPIC}: {message}")
         else:
@@ -70,6 +72,7 @@ def trace_work(
     except RefusedError as error:
         _cannot_tell(record, f"right before, and under the profiler: {str(error)[:_MOST_CHARS]}")
     except (HarnessFaultError, DrawUnavailable, TaskError, EnvironmentMissingError) as error:
+        record.memory_short |= isinstance(error, (NoRoomToWatchError, ReferenceMemoryError))
         record.skipped.append(f"{_TOPIC}: {str(error)[:300]}")
 
 
@@ -80,7 +83,7 @@ def _cannot_tell(record: Record, message: str) -> None:
 
 
 def _watch(trial: Trial, watched: WatchedWorker, record: Record) -> None:
-    watched.start()
+    watched.start(load=not record.as_constructed)
     # Every block is made, whatever the first one gave.
     answers = [watched.traced_draw(kind, calls) for kind, calls in _BLOCKS]
     report = watched.report()

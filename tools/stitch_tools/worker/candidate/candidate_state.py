@@ -11,13 +11,22 @@ from stitch_tools.protocol.layout import BUFFER, GUARD
 from stitch_tools.protocol.memory import PackEntry
 from stitch_tools.worker.aliased_inputs import SharedPlace, places_of, reunite
 from stitch_tools.worker.candidate.device_pack import DevicePack
-from stitch_tools.worker.candidate.python_program import PythonProgram, arranged
+from stitch_tools.worker.candidate.earlier_calls import EarlierCalls
+from stitch_tools.worker.candidate.python_program import PythonProgram
 from stitch_tools.worker.candidate.shared_memory import SharedMemory
 from stitch_tools.worker.plain_calls import copy_plainly, wait_for_device
 from stitch_tools.worker.runtime.native import NativeProgram, ProgramError, make_workspace
 from stitch_tools.worker.tensors import dtype_name, map_pack
 from stitch_tools.worker.timed.loop import NativeRunner
-from stitch_tools.worker.trees import Structure, fresh_copy, raw_values, unflatten
+from stitch_tools.worker.trees import (
+    Structure,
+    TreeError,
+    arranged,
+    fresh_copy,
+    other_container,
+    raw_values,
+    unflatten,
+)
 
 
 @dataclass
@@ -51,8 +60,13 @@ class CandidateState:
         self.inputs: list[torch.Tensor] = []
         self.outputs: Outputs | None = None
         """The memory of the last call's outputs."""
+        self.returned: tuple[torch.Tensor, ...] = ()
+        """What the last call of a `ModelNew` returned, in its own memory."""
+        self.earlier = EarlierCalls()
         self.held: list[str] = []
         """Outputs of the last call of a `ModelNew` that lie in its inputs' memory."""
+        self.container = ""
+        """In which other containers than the reference's it returned them."""
         self.parameters: list[tuple[str, torch.Tensor]] = []
         """Of a native program; a `ModelNew` makes its own, and a copy would take as much of the GPU again."""
         self.buffer_names: tuple[str, ...] = ()
@@ -195,7 +209,7 @@ class CandidateState:
     def run_python(self, outputs: Outputs, generator_state: bytes, wanted: Structure) -> bytes:
         """Run one forward of a `ModelNew`; returns the generator state after it.
 
-        `wanted` is the structure that its outputs must have; keys of dicts may come in any order.
+        `wanted` is the structure that its outputs must have (see `arranged`).
 
         Raises:
             ProgramError: failed, or its outputs are others (status `other_outputs`).
@@ -205,7 +219,11 @@ class CandidateState:
         self.python.set_buffers(list(zip(self.buffer_names, outputs.state_targets, strict=True)))
         self._spoil()
         flat, end = self.python.run(unflatten(self.structure, self.inputs), generator_state)
-        flat = arranged(flat, wanted)
+        self.container = other_container(flat, wanted)
+        try:
+            flat = arranged(flat, wanted)
+        except TreeError as error:
+            raise ProgramError("other_outputs", "outputs", str(error)) from error
         _match(tuple((tuple(tensor.shape), tensor.dtype) for tensor in flat.tensors), outputs.outputs)
         if any(str(tensor.device).split(":")[0] != self.device.split(":")[0] for tensor in flat.tensors):
             raise ProgramError("other_outputs", "forward", f"an output is not on {self.device}")
@@ -215,6 +233,7 @@ class CandidateState:
             if name in buffers:
                 copy_plainly([target], [buffers[name]])
         self._synchronize()
+        self.returned = flat.tensors
         places = places_of([*self.inputs, *flat.tensors])[len(self.inputs) :]
         self.held = [
             name for name, place in zip(flat.names, places, strict=True) if place.root < len(self.inputs)

@@ -1,6 +1,7 @@
 """A KernelBench-style program: a Python file with `ModelNew`, constructed like the reference."""
 
 import contextlib
+import functools
 import importlib.util
 import sys
 import traceback
@@ -9,23 +10,35 @@ from pathlib import Path
 
 import torch
 
+from stitch_tools.protocol.memory_faults import is_out_of_memory
 from stitch_tools.worker.order_one_weights import Scale, order_one_weights
+from stitch_tools.worker.plain_state import PlainState
 from stitch_tools.worker.random_streams import pack_torch_state, unpack_torch_state
 from stitch_tools.worker.runtime.native import ProgramError
 from stitch_tools.worker.trees import (
     Flat,
-    Structure,
     TreeError,
     call_with,
-    describe_structure,
     flatten_outputs,
-    leaf_names,
 )
 
 ENTRY = "ModelNew"
+KERNEL = "custom_kernel"
+"""What GPU-MODE's submissions define: a function in place of a module."""
 REFERENCE_ENTRY = "Model"
 # What a broken device is told by; older versions of torch raise plain RuntimeErrors.
 _FAULTS: tuple[type[Exception], ...] = tuple(filter(None, (getattr(torch, "AcceleratorError", None),)))
+
+
+class _Kernel(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        return self.function(*args, **kwargs)
 
 
 class PythonProgram:
@@ -50,6 +63,8 @@ class PythonProgram:
         except Exception as error:  # the candidate's outermost frame: its file may raise anything
             raise ProgramError("not_loadable", "load", _short(error)) from error
         entry = getattr(namespace, ENTRY, None)
+        if entry is None and callable(kernel := getattr(namespace, KERNEL, None)):
+            entry = functools.partial(_Kernel, kernel)
         if entry is None:
             hint = (
                 f": it defines {REFERENCE_ENTRY}; rename to {ENTRY}"
@@ -59,15 +74,26 @@ class PythonProgram:
             raise ProgramError("not_loadable", "load", f"{main} defines no {ENTRY}{hint}")
         self._entry: Callable[..., torch.nn.Module] = entry
         self.module: torch.nn.Module | None = None
+        self._attributes: PlainState | None = None
+        self._buffers: dict[str, torch.Tensor] = {}
 
     def init(
-        self, generator_state: bytes, arguments: object, scale: Scale | None = None, *, training: bool = True
-    ) -> None:
+        self,
+        generator_state: bytes,
+        arguments: object,
+        scale: Scale | None = None,
+        *,
+        training: bool = True,
+        state: Sequence[tuple[str, torch.Tensor]] = (),
+        reset: Sequence[str] = (),
+    ) -> bool:
         """Construct `ModelNew` from the generator state that the reference was constructed from.
 
         With `scale` its parameters get the same values of order 1 as the reference's. Where the reference is
         not in `training` mode, so is the program; else it is left as its constructor made it, as KernelBench
-        does.
+        does. Where its weights have the names and shapes of `state` and other values (it draws them in
+        another order, or expects `load_state_dict`), they are loaded from there; returns whether they were.
+        Buffers and plain attributes named in `reset` are before each call what they are now.
 
         Raises:
             ProgramError: the constructor fails.
@@ -82,21 +108,33 @@ class PythonProgram:
             if not training:
                 module.eval()
             self.module = module.to(self.device)
+            self._attributes = PlainState(module, reset) if reset else None
+            self._buffers = {name: value.clone() for name, value in module.named_buffers() if name in reset}
         except Exception as error:  # the candidate's outermost frame: its constructor may raise anything
             raise ProgramError(_status(error), "constructor", _short(error)) from error
+        given = dict(state)
+        try:
+            own = self.module.state_dict()
+            known = [(tensor, given[name]) for name, tensor in own.items() if name in given]
+            return not all(_same_values(*pair) for pair in known) and self.reload(state) is None
+        except Exception:  # hooks of the candidate's: what it was constructed with is judged
+            return False
 
     def reload(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> str | None:
-        """Load weights in place; None when done, else why names or shapes do not agree."""
-        own, given = self._need().state_dict(keep_vars=True), dict(parameters)
+        """Load weights in place, as `load_state_dict` does; None when done, else why it cannot be."""
+        module, given = self._need(), dict(parameters)
+        own = module.state_dict()
         if not own:
             return "the program has no parameters" if given else None
         if not own.keys() <= given.keys():
             return "the program's parameters have other names"
         if any(tensor.shape != given[name].shape for name, tensor in own.items()):
             return "the program's parameters have other shapes"
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(given[name])
+        try:
+            module.load_state_dict({name: given[name] for name in own})
+        except Exception as error:  # hooks of the candidate's
+            return f"load_state_dict: {_short(error)}"
+        self._buffers |= {name: given[name].clone() for name in self._buffers if name in own}
         return None
 
     def set_buffers(self, values: Sequence[tuple[str, torch.Tensor]]) -> None:
@@ -107,18 +145,24 @@ class PythonProgram:
                 if name in buffers and buffers[name].shape == value.shape:
                     buffers[name].copy_(value)
 
+    def call(self, arguments: object) -> object:
+        """What forward returns, on plain attributes as they were after `init`."""
+        if self._attributes is not None:
+            self._attributes.restore()
+        return call_with(self._need(), arguments)
+
     def run(self, arguments: object, generator_state: bytes) -> tuple[Flat, bytes]:
         """Outputs of one forward, and the generator's state after it.
 
         Raises:
             ProgramError: forward fails, or returns what cannot be an output.
         """
-        module = self._need()
+        self.set_buffers(list(self._buffers.items()))
         if generator_state:
             unpack_torch_state(generator_state)
         try:
             with torch.no_grad():
-                raw = call_with(module, arguments)
+                raw = self.call(arguments)
             flat = flatten_outputs(raw)
         except TreeError as error:
             raise ProgramError("error", "forward", str(error)) from error
@@ -137,34 +181,18 @@ class PythonProgram:
         return self.module
 
 
-def arranged(flat: Flat, wanted: Structure) -> Flat:
-    """The outputs in the order of the reference's tree: a dict's keys may come in another one.
-
-    Raises:
-        ProgramError: the trees are not alike.
-    """
-    if flat.structure != wanted:  # dicts compare without their order
-        raise ProgramError(
-            "other_outputs",
-            "outputs",
-            f"returns {describe_structure(flat.structure)}, expected {describe_structure(wanted)}",
-        )
-    names = leaf_names(wanted)
-    if flat.names == names:
-        return flat
-    by_name = dict(zip(flat.names, flat.tensors, strict=True))
-    return Flat(names, tuple(by_name[name] for name in names), wanted)
+def _same_values(own: torch.Tensor, given: torch.Tensor) -> bool:
+    return own.shape == given.shape and torch.equal(own.cpu(), given.to("cpu", own.dtype))
 
 
 def _status(error: BaseException) -> str:
     # A native segment answers with a status of its own; Python's own refusal is NotImplementedError.
     if getattr(error, "status", None) == "unsupported" or isinstance(error, NotImplementedError):
         return "unsupported"
-    text = str(error)
-    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "allocate memory" in text:
+    if is_out_of_memory(error):
         return "out_of_memory"
     # What the device says (an access beyond its memory, say) is none of the program's own words.
-    return "error" if isinstance(error, _FAULTS) or "CUDA error" in text else "raised"
+    return "error" if isinstance(error, _FAULTS) or "CUDA error" in str(error) else "raised"
 
 
 def _short(error: BaseException) -> str:

@@ -1,8 +1,8 @@
 """The program under the clock: a ring of prepared calls, outputs into the controller's memory."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -10,13 +10,12 @@ from stitch_tools.protocol import memory
 from stitch_tools.protocol.messages_candidate import StepReply
 from stitch_tools.protocol.timing_messages import LoadLoop, TimeProgram
 from stitch_tools.worker.candidate.candidate_state import CandidateState
-from stitch_tools.worker.candidate.python_program import arranged
 from stitch_tools.worker.plain_calls import copy_plainly
 from stitch_tools.worker.runtime.native import NativeProgram, ProgramError
 from stitch_tools.worker.tensors import map_pack
 from stitch_tools.worker.timed.loop import NativeRunner
 from stitch_tools.worker.timed.region import PythonRing, graphed_program, serve_native
-from stitch_tools.worker.trees import call_with, flatten_outputs, fresh_copy, unflatten
+from stitch_tools.worker.trees import TreeError, arranged, flatten_outputs, fresh_copy, unflatten
 
 
 def timed_runner(state: CandidateState, message: LoadLoop) -> StepReply:
@@ -108,7 +107,7 @@ def _serve_python(state: CandidateState, ring: _Ring, asked: TimeProgram) -> Non
         raise ProgramError("error", "timed_program", "load and init come first")
     structure, wanted = asked.structure, asked.output_structure
     calls = PythonRing(
-        partial(call_with, state.python.module),
+        state.python.call,
         [unflatten(structure, draw) for draw in ring.draws],
         len(ring.rows),
         keep_outputs=True,
@@ -117,10 +116,10 @@ def _serve_python(state: CandidateState, ring: _Ring, asked: TimeProgram) -> Non
 
     def collect(slot: int) -> None:
         value = calls.outputs[slot]
-        found = flatten_outputs(value) if value is not None else None
         # Another tree than the reference's is left as it was, poison.
-        if found is not None and found.structure == wanted:
-            _copy_back(arranged(found, wanted).tensors, ring.rows[slot])
+        with suppress(TreeError):
+            if value is not None:
+                _copy_back(arranged(flatten_outputs(value), wanted).tensors, ring.rows[slot])
 
     cuda = state.device.startswith("cuda")
     calls.serve(*asked.pipes, cuda=cuda, collect=collect)

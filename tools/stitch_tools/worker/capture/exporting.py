@@ -52,8 +52,8 @@ class Arguments:
         return [(paths.get(id(leaf), ""), leaf) for leaf in leaves]
 
 
-def by_export(module: nn.Module, inputs: Arguments) -> Json:
-    """Inputs, nodes and outputs of the exported forward, whole operations kept.
+def by_export(module: nn.Module, inputs: Arguments) -> tuple[Json, dict[str, torch.Tensor]]:
+    """Inputs, nodes and outputs of the exported forward, whole operations kept; and its constants by name.
 
     Raises:
         Exception: whatever torch raises on what it cannot export; UnsupportedGraphError from us.
@@ -75,12 +75,13 @@ def _has_training_ir() -> bool:
     return (major, minor) >= (2, 7)
 
 
-def _write_exported(program: ExportedProgram, inputs: Arguments) -> Json:
+def _write_exported(program: ExportedProgram, inputs: Arguments) -> tuple[Json, dict[str, torch.Tensor]]:
     writer = GraphWriter()
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     paths = iter(inputs.leaves())
     graph_inputs: list[Json] = []
     by_name: dict[str, Json] = {}
+    constants: dict[str, torch.Tensor] = {}
     for spec in program.graph_signature.input_specs:
         kind = _KINDS.get(spec.kind.name, "user")
         path, leaf = next(paths) if kind == "user" else (str(spec.target), None)
@@ -93,7 +94,8 @@ def _write_exported(program: ExportedProgram, inputs: Arguments) -> Json:
             raise UnsupportedGraphError(f"input {path} is not what export calls {name}")
         entry: Json = {"name": name, "kind": kind, "target": path, "spec": tensor_spec(path, value)}
         if kind == "constant":
-            entry.update(_constant_data(cast("torch.Tensor", program.constants[path])))
+            constants[name] = cast("torch.Tensor", program.constants[path])
+            entry.update(_constant_data(constants[name]))
         writer.add_input(node, name)
         graph_inputs.append(entry)
         by_name[name] = entry
@@ -104,18 +106,18 @@ def _write_exported(program: ExportedProgram, inputs: Arguments) -> Json:
             if spec.arg.value is None:
                 continue  # None is no output; a number is one, that no node computes
             name = _unused(f"number_{len(outputs)}", {*by_name, *(node.name for node in program.graph.nodes)})
-            by_name[name] = _number_row(name, cast("float", spec.arg.value))
+            constants[name] = number_tensor(cast("float", spec.arg.value))
+            by_name[name] = _number_row(name, constants[name])
             graph_inputs.append(by_name[name])
             outputs.append({"value": {"ref": name, "index": 0}, "kind": "user", "target": ""})
         else:
             outputs.append(_exported_output(writer, program, spec, by_name))
     outputs += _mutation_outputs(writer, by_name)
-    return _finish(writer, graph_inputs, outputs)
+    return _finish(writer, graph_inputs, outputs), constants
 
 
-def _number_row(name: str, value: float) -> Json:
+def _number_row(name: str, tensor: torch.Tensor) -> Json:
     """A number that the forward returns, as a constant of the graph."""
-    tensor = number_tensor(value)
     return {
         "name": name,
         "kind": "constant",

@@ -5,13 +5,12 @@ layer_norm, scaled_dot_product_attention, lstm): decomposing is the planner's ch
 """
 
 import contextlib
-import copy
+import functools
 import inspect
 import linecache
 import logging
 import re
 import warnings
-from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import cast
@@ -23,8 +22,10 @@ from torch.utils import _pytree as pytree
 from stitch_tools.protocol.serving import is_users, user_place
 from stitch_tools.worker.capture.exporting import Arguments, by_export
 from stitch_tools.worker.capture.graph_json import Json, UnsupportedGraphError, tensor_spec
+from stitch_tools.worker.capture.graph_run import difference
+from stitch_tools.worker.plain_state import PlainState
 from stitch_tools.worker.random_streams import generator_state, restore_generators
-from stitch_tools.worker.trees import flatten_inputs, flatten_outputs, fresh_copy, map_tensors
+from stitch_tools.worker.trees import flatten_inputs, flatten_outputs, fresh_copy, map_tensors, plain
 
 MAX_CONSTANTS_CHARS = 8 << 20
 """All constants of a graph together, as base64; a message has an end."""
@@ -38,13 +39,70 @@ def capture(module: nn.Module, inputs: object) -> Json:
     arguments = _arguments(module, inputs)
     try:
         with _undisturbed(module):
-            source, reason, graph = "export", "", by_export(module, arguments)
+            _return_plainly(module)
+            graph, constants = by_export(module, arguments)
+        with _undisturbed(module):
+            source, reason = "export", _refuse_unfaithful(module, arguments, graph, constants)
     except Exception as error:  # torch raises whatever the user's code provokes
         with _undisturbed(module):
             source, reason, graph = "opaque", f"export: {_one_line(error)}", _opaque(module, arguments)
     _drop_beyond_limit(graph["inputs"])
     graph["inputs"] = _in_abi_order(graph["inputs"], flatten_inputs(inputs).names)
     return {"source": source, "reason": reason, "mode": "train" if module.training else "eval", **graph}
+
+
+def _refuse_unfaithful(
+    module: nn.Module, inputs: Arguments, graph: Json, constants: dict[str, torch.Tensor]
+) -> str:
+    """Run graph and forward once on the same inputs; why they could not be compared, "" where they agree.
+
+    Raises:
+        UnsupportedGraphError: they compute different things.
+    """
+    state = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
+    state = {name: fresh_copy(value.detach()) for name, value in state.items()}
+    flat = inputs.flat()
+    users = dict(zip(flat.names, map(fresh_copy, flat.tensors), strict=True))
+    sources = {"user": users, "parameter": state, "buffer": state}
+    values = {
+        row["name"]: constants[row["name"]]
+        if row["kind"] == "constant"
+        else sources[row["kind"]][row["target"]]
+        for row in graph["inputs"]
+    }
+    generators = generator_state()
+
+    def forward() -> tuple[torch.Tensor, ...]:
+        args, kwargs = map_tensors(inputs.args, fresh_copy), map_tensors(inputs.kwargs, fresh_copy)
+        outputs = flatten_outputs(module(*args, **kwargs)).tensors
+        is_random.append(not generator_state().same_as(generators))
+        restore_generators(generators)
+        return outputs
+
+    is_random: list[bool] = []
+    try:
+        wrong = difference(graph, values, forward)
+    except UnsupportedGraphError:
+        raise
+    except Exception as error:  # no memory for both, an operation that has no kernel here
+        return f"not compared with eager: {_one_line(error)}"
+    # Functional twins of random operations may draw in another order.
+    if wrong and is_random[0]:
+        return f"not compared with eager, since it is random: {wrong}"
+    if wrong:
+        raise UnsupportedGraphError(f"the exported graph is not the forward: {wrong}")
+    return ""
+
+
+def _return_plainly(module: nn.Module) -> None:
+    """Have forward return containers that torch knows, in place of dataclasses and classes of mappings."""
+    forward = module.forward
+
+    @functools.wraps(forward)
+    def plain_forward(*args: object, **kwargs: object) -> object:
+        return plain(forward(*args, **kwargs))
+
+    module.forward = plain_forward
 
 
 def _in_abi_order(rows: list[Json], paths: Sequence[str]) -> list[Json]:
@@ -115,7 +173,7 @@ def _undisturbed(module: nn.Module) -> Generator[None]:
     A forward that stores an activation on its module would else leave a fake tensor there.
     """
     buffers = [(tensor, tensor.detach().clone()) for tensor in module.buffers()]
-    attributes = [(part, _shallow(part.__dict__)) for part in module.modules()]
+    attributes = PlainState(module)
     generators, level = generator_state(), logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -125,18 +183,10 @@ def _undisturbed(module: nn.Module) -> Generator[None]:
     finally:
         logging.disable(level)
         restore_generators(generators)
-        for part, before in attributes:
-            part.__dict__.clear()
-            part.__dict__.update(before)
+        attributes.restore()
         with torch.no_grad():
             for tensor, before in buffers:
                 tensor.copy_(before)
-
-
-def _shallow(attributes: Json) -> Json:
-    """A copy of a module's attributes, with its containers copied one level deep."""
-    kinds = (dict, list, set, OrderedDict)
-    return {name: copy.copy(value) if type(value) in kinds else value for name, value in attributes.items()}
 
 
 def _one_line(error: Exception) -> str:

@@ -24,19 +24,21 @@ def smallest_alteration(state: ServerState, seed: int, forward_seed: int) -> str
     """
     settings = state.settings
     rule = EqualityRule(settings.rtol, settings.atol)
+    reason = "a few other values hardly change the outputs"
     with precision(settings.matmul_precision, settings.conv_precision):
         before = _outputs(state, "own-1", seed, forward_seed)
         for count in _COUNTS:
             kind = f"{ALTERED}-{count}"
             try:
                 after = _outputs(state, kind, seed, forward_seed)
-            except DrawUnavailableError:
+            except DrawUnavailableError as error:
+                reason = str(error)
                 continue  # by chance the same values
             except ReferenceFault as fault:
                 raise DrawUnavailableError(f"the reference refuses it: {fault.message[:300]}") from fault
             if any(map(_differ, before.tensors, after.tensors, [rule] * len(after.tensors))):
                 return kind
-    raise DrawUnavailableError("a few other values hardly change the outputs")
+    raise DrawUnavailableError(reason)
 
 
 def _outputs(state: ServerState, kind: str, seed: int, forward_seed: int) -> Flat:

@@ -35,6 +35,8 @@ class OutputComparison:
     floor: float | None = None
     undecided: str | None = None
     problem: str | None = None
+    allow: str | None = None
+    allow_rtol: float | None = None
     decided: bool = True
     """Whether any element was compared."""
     is_open: bool = False
@@ -109,7 +111,7 @@ def _judge(
     floor = expected.rounding.floor(rule.matmul_precision, rule.conv_precision)
     scale = size.clamp_min(rms or 1.0)
     errors = figures_of(distance, size, rms)
-    limit = ceiling(scale, expected, rule, rms)
+    limit = ceiling(scale, expected, rule, rms, own)
     beyond = bool((distance > limit).any())
     # A structured draw may cancel to nothing: own error and rms are then both rounding, and say nothing.
     if not (rule.structured and rms <= rule.atol):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 STRUCTURED = (
     "signed",
+    "negative",
     "scaled",
     "outliers",
     "peaks",
@@ -26,10 +27,6 @@ ALTERED = "altered"
 
 MIXED = "mixed"
 """Own values but for one stretch of each floating input, which comes from another draw."""
-
-MEAN_SHARE = {"near-constant": 0.5}
-"""Kinds on which the mean of a norm is taken to be off by that share of a sum's error: all of it would excuse
-the cancellation of a variance in one pass, which nearly constant rows are made to show."""
 
 EXACT = ("zeros",)
 """Kinds on which nothing is rounded: what is not finite there is not finite by intent."""

@@ -1,25 +1,35 @@
 """Inputs of one draw: the task's own maker, and signed, scaled and structured variations of what it makes."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from stitch_tools.worker.aliased_inputs import map_shared
 from stitch_tools.worker.reference.draw_kinds import MIXED
+from stitch_tools.worker.reference.input_structure import (
+    ASCENDING,
+    InputStructure,
+    StructureLostError,
+    find_structure,
+)
 from stitch_tools.worker.reference.load_reference import LoadedReference
 from stitch_tools.worker.timed.input_renewal import mix
-from stitch_tools.worker.trees import flatten_inputs, fresh_copy
+from stitch_tools.worker.trees import computable, flatten_inputs, fresh_copy
 
 _OUTLIER_SHARE = 1e-3
 _OUTLIER_FACTOR = 100.0
-_ROW_NOISE = 2.0**-7
+# Of the row's value: a variance in one pass loses eight bits, and a norm of such rows still decides.
+_ROW_NOISE = 2.0**-4
 # Of the rms: large enough to rule a softmax, and small enough for a variance around any element.
 _PEAK = 8.0
 _FLIPPED_SHARE = 1 / 8
 # Inputs of this size are not made half as large again, only by one row.
 _LARGE_BYTES = 1 << 28
+# Larger ones are not made twice to see what they have in common.
+_COMPARED_BYTES = 1 << 30
+_COMPARED_SEEDS = 0x51AB5, 0x7E57ED
 # Kinds that leave nothing of the task's own values: a program that knows where a mask lies is found out.
 _EVERYWHERE = ("constants", "zeros", "near-constant")
 # Kinds whose values lie far outside of the task's own.
@@ -81,8 +91,9 @@ def make_draw(reference: LoadedReference, kind: str, seed: int, bounds: InputBou
         return _mixed(reference, placed, *map(int, kind.split("-")[1:]))
     if kind.startswith("altered-"):
         return _altered(reference, placed, seed, int(kind.removeprefix("altered-")), generator)
+    kept = _kept(reference, tensors)
     if kind in _DISCRETE_CHANGES:
-        return _discrete_draw(kind, placed, tensors, generator)
+        return _discrete_draw(kind, placed, kept, generator)
     if not any(tensor.is_floating_point() and tensor.numel() for tensor in tensors):
         empty = any(tensor.is_floating_point() for tensor in tensors)
         raise DrawUnavailableError(
@@ -93,10 +104,43 @@ def make_draw(reference: LoadedReference, kind: str, seed: int, bounds: InputBou
     def apply(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point() or not tensor.numel():
             return tensor
-        values = _changed(kind, tensor.float().cpu(), generator)
-        return _filled_like(tensor, bounds.clamp(values))
+        own = tensor.float().cpu()
+        values = _structured(kept[id(tensor)], own, bounds.clamp(_changed(kind, own, generator)))
+        return _filled_like(tensor, _held(values, tensor.dtype))
 
     return map_shared(placed, apply)
+
+
+def structures_of(reference: LoadedReference) -> tuple[InputStructure, ...]:
+    """What holds for each input tensor in every draw of the task's maker; found once.
+
+    Raises:
+        ReferenceFault: the task's input maker fails.
+    """
+    if reference.structures is None:
+        draws = [flatten_inputs(reference.make_inputs(_COMPARED_SEEDS[0])).tensors]
+        large = sum(tensor.nbytes for tensor in draws[0]) > _COMPARED_BYTES
+        if not large:
+            draws.append(flatten_inputs(reference.make_inputs(_COMPARED_SEEDS[1])).tensors)
+        alike = not large and len(draws[0]) == len(draws[1])
+        comparable = alike and reference.source.keep_structure
+        reference.structures = find_structure(draws) if comparable else (InputStructure(),) * len(draws[0])
+    return reference.structures
+
+
+def _kept(reference: LoadedReference, tensors: Sequence[torch.Tensor]) -> dict[int, InputStructure]:
+    """The structure of each of a draw's tensors, by its id. A maker may give more of them at every call."""
+    found = structures_of(reference)
+    if len(found) != len(tensors):
+        found = (InputStructure(),) * len(tensors)
+    return {id(tensor): row for tensor, row in zip(tensors, found, strict=True)}
+
+
+def _structured(structure: InputStructure, own: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    try:
+        return structure.keep(own, values)
+    except StructureLostError as error:
+        raise DrawUnavailableError(str(error)) from error
 
 
 def _changed(kind: str, values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -112,8 +156,14 @@ def _changed(kind: str, values: torch.Tensor, generator: torch.Generator) -> tor
     return changed if kind in _EVERYWHERE else changed.where(known, values)
 
 
+def _held(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The finite values brought into the type's range: beyond it some 8-bit floats know nothing but NaN."""
+    largest = min(torch.finfo(dtype).max, torch.finfo(values.dtype).max)
+    return values.where(values.isinf(), values.clamp(-largest, largest))
+
+
 def _check_kind(kind: str, tensors: tuple[torch.Tensor, ...], bounds: InputBounds) -> None:
-    floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    floats = [computable(row) for row in tensors if row.is_floating_point() and row.numel()]
     if kind == "zeros" and not bounds.allows(0.0):
         raise DrawUnavailableError("the contract does not allow zero as an input")
     if kind == "signed":
@@ -121,9 +171,14 @@ def _check_kind(kind: str, tensors: tuple[torch.Tensor, ...], bounds: InputBound
             raise DrawUnavailableError("the task's own inputs have both signs")
         if not (bounds.allows(-1.0) and bounds.allows(1.0)):
             raise DrawUnavailableError("the contract does not allow both signs")
+    if kind == "negative":
+        if all(bool((tensor <= 0).all()) for tensor in floats):
+            raise DrawUnavailableError("the task's own inputs have no positive values")
+        if bounds.low is not None and bounds.low >= 0:
+            raise DrawUnavailableError("the contract does not allow negative inputs")
     if kind in _BEYOND and bounds.low is not None and bounds.high is not None:
         raise DrawUnavailableError("the contract bounds the inputs on both sides")
-    largest = min(bounds.largest, *(torch.finfo(tensor.dtype).max for tensor in floats))
+    largest = min(bounds.largest, *(torch.finfo(row.dtype).max for row in tensors if row.is_floating_point()))
     if kind == "towers" and largest < _TOWERS[1]:
         raise DrawUnavailableError(
             "the inputs' type, or a format that the contract allows, holds no such values"
@@ -131,14 +186,18 @@ def _check_kind(kind: str, tensors: tuple[torch.Tensor, ...], bounds: InputBound
 
 
 def _discrete_draw(
-    kind: str, placed: object, tensors: tuple[torch.Tensor, ...], generator: torch.Generator
+    kind: str, placed: object, kept: Mapping[int, InputStructure], generator: torch.Generator
 ) -> object:
     applies, missing, change = _DISCRETE_CHANGES[kind]
-    if not any(applies(tensor) for tensor in tensors):
+    fitting = [tensor for tensor in flatten_inputs(placed).tensors if applies(tensor)]
+    if not fitting:
         raise DrawUnavailableError(f"the task has no {missing}")
+    reasons = {kept[id(tensor)].left_alone for tensor in fitting}
+    if "" not in reasons:
+        raise DrawUnavailableError(f"the maker's values stay: {', '.join(sorted(reasons))}")
 
     def apply(tensor: torch.Tensor) -> torch.Tensor:
-        if not applies(tensor):
+        if not applies(tensor) or kept[id(tensor)].left_alone:
             return tensor
         return _filled_like(tensor, change(tensor.cpu(), generator))
 
@@ -148,6 +207,11 @@ def _discrete_draw(
 def _signed(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     signs = torch.randint(0, 2, values.shape, generator=generator) * 2 - 1
     return values * signs
+
+
+def _negative(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    # A maximum that starts from 0, or a window that is filled up with zeros.
+    return -values.abs()
 
 
 def _scaled(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -224,6 +288,8 @@ def _zeros(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def _near_constant(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     rows = values[..., :1] if values.dim() else values
+    if bool((values < 0).any()) and bool((values > 0).any()):
+        rows = rows.abs()  # a minimum that starts from 0; `negative` is for a maximum
     return rows + rows.abs() * _ROW_NOISE * torch.randn(values.shape, generator=generator)
 
 
@@ -233,6 +299,7 @@ def _amplified(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor
 
 _CHANGES: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "signed": _signed,
+    "negative": _negative,
     "scaled": _scaled,
     "amplified": _amplified,
     "outliers": _outliers,
@@ -282,6 +349,10 @@ def _altered(
 ) -> object:
     """`own` with `count` values of each floating tensor (without such, of each) from another draw."""
     tensors = [tensor for tensor in flatten_inputs(own).tensors if tensor.numel()]
+    kept = _kept(reference, flatten_inputs(own).tensors)
+    tensors = [tensor for tensor in tensors if not kept[id(tensor)].left_alone]
+    if not tensors:
+        raise DrawUnavailableError("the maker's values stay: they depend on each other")
     chosen = [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
     others = flatten_inputs(reference.make_inputs(seed ^ 1)).tensors
     donors = {id(tensor): other for tensor, other in zip(flatten_inputs(own).tensors, others, strict=True)}
@@ -297,9 +368,11 @@ def _altered(
         if donor.shape != values.shape or torch.equal(donor, values):
             # The maker gives the same at every call: values from elsewhere then.
             donor = values.roll(1 + int(torch.randint(values.numel(), (), generator=generator)))
-        changed |= not torch.equal(values[places], donor[places])
+        before = values.clone()
         values[places] = donor[places]
-        return _filled_like(tensor, values.view(tensor.shape))
+        altered = _structured(kept[id(tensor)], before.view(tensor.shape), values.view(tensor.shape))
+        changed |= not torch.equal(altered.reshape(-1), before)
+        return _filled_like(tensor, altered)
 
     result = map_shared(own, alter)
     if not changed:
@@ -342,6 +415,12 @@ def _other_batch(reference: LoadedReference, own: object, seed: int, kind: str) 
         raise DrawUnavailableError("the inputs' leading size is 0, which holds nothing to make more of")
     if len(sizes) != 1 or min(sizes) < 1:
         raise DrawUnavailableError("the inputs do not share a leading size")
+    kept = _kept(reference, tensors)
+    for tensor in tensors:
+        row = kept[id(tensor)]
+        if row.left_alone == ASCENDING or (row.square and tensor.dim() == 2):
+            reason = f"an input has what another leading size would break: {row.describe()}"
+            raise DrawUnavailableError(reason)
     size = sizes.pop()
     other = _other_size(kind, size, sum(tensor.nbytes for tensor in tensors))
     if other == size and kind.startswith("batch-"):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import torch
 
 from stitch_tools.protocol.messages_reference import Agreement
+from stitch_tools.worker.trees import computable
 
-_FP32_TOLERANCE, _HALF_TOLERANCE = 1e-4, 1e-2
+_FP32_TOLERANCE, _HALF_TOLERANCE, _HALF_BYTES = 1e-4, 1e-2, 2
 
 
 def agreement(actual: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> Agreement:
@@ -16,11 +17,11 @@ def agreement(actual: Sequence[torch.Tensor], reference: Sequence[torch.Tensor])
     for own, expected in zip(actual, reference, strict=True):
         if own.shape != expected.shape or own.dtype != expected.dtype:
             return Agreement(ok=False, tolerance=tolerance, largest_difference=None)
-        own = own.to(expected.device)
+        limit = _HALF_TOLERANCE if own.dtype.itemsize <= _HALF_BYTES else _FP32_TOLERANCE
+        own, expected = computable(own.to(expected.device)), computable(expected)
         if not (own.is_floating_point() or own.is_complex()):
             ok = ok and torch.equal(own, expected)
             continue
-        limit = _HALF_TOLERANCE if own.dtype in (torch.float16, torch.bfloat16) else _FP32_TOLERANCE
         tolerance = max(tolerance, limit)
         ok = ok and torch.allclose(expected, own, atol=limit, rtol=limit)
         if own.numel():

@@ -2,9 +2,11 @@
 
 import contextlib
 import functools
+import importlib
 import importlib.util
 import inspect
 import linecache
+import re
 import sys
 import traceback
 import types
@@ -15,11 +17,13 @@ from typing import cast
 import torch
 from torch.nn.parameter import is_lazy
 
+from stitch_tools.protocol.memory_faults import is_out_of_memory
 from stitch_tools.protocol.messages_reference import ReferenceSource, Scale
 from stitch_tools.worker.binding import parameter_names
+from stitch_tools.worker.function_module import FunctionModule
 from stitch_tools.worker.order_one_weights import order_one_weights
 from stitch_tools.worker.random_streams import pack_torch_state, seed_generators
-from stitch_tools.worker.reference.oracle_memory import is_out_of_memory
+from stitch_tools.worker.reference.input_structure import InputStructure
 from stitch_tools.worker.trees import TreeError, call_with, flatten_inputs
 
 FACTORY_HINT = (
@@ -28,6 +32,8 @@ FACTORY_HINT = (
 """For a function that makes a module where it should compute what the module would."""
 
 
+_KERNEL_INPUTS = "generate_input"
+_ASKS_FOR_CUDA = re.compile(r"CUDA|NVIDIA driver|\bcuda\b")
 # What a reference may raise. A Ctrl-C of ours never comes here: workers have no terminal.
 _FROM_USERS = (Exception, SystemExit, KeyboardInterrupt)
 
@@ -46,17 +52,6 @@ class ReferenceFault(Exception):  # noqa: N818 (it is the reference's fault, not
         """What to do about this very fault; None: what its kind says."""
 
 
-class _Function(torch.nn.Module):
-    """A plain callable as a module."""
-
-    def __init__(self, function: Callable[..., object]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: object, **kwargs: object) -> object:
-        return self.function(*args, **kwargs)
-
-
 class LoadedReference:
     """The user's loaded file, from which modules and inputs are made."""
 
@@ -69,6 +64,8 @@ class LoadedReference:
         self.source = source
         self.filled = 0
         """Parameters that the last `construct` gave values of order 1."""
+        self.structures: tuple[InputStructure, ...] | None = None
+        """Of each input tensor, once it was looked for (draws.py)."""
         if not source.file.is_file():
             raise ReferenceFault("missing_file", f"there is no file {source.main}")
         if source.device.startswith("cuda") and not torch.cuda.is_available():
@@ -100,7 +97,7 @@ class LoadedReference:
         if isinstance(entry, torch.nn.Module):
             return self._reimport(weights_seed, scale)
         if not isinstance(entry, type):
-            return self._finish(_Function(cast("Callable[..., object]", entry))), b""
+            return self._finish(FunctionModule(cast("Callable[..., object]", entry))), b""
         if self.source.init_inputs is None:
             self._refuse_needy(entry)
         arguments = self.init_arguments(weights_seed)
@@ -115,7 +112,7 @@ class LoadedReference:
                     f"{self.source.entry}(...) is neither a module nor callable:"
                     " derive it from torch.nn.Module",
                 )
-            module = _Function(module)
+            module = FunctionModule(module)
         return self._finish(module), state
 
     def init_arguments(self, weights_seed: int) -> object:
@@ -143,7 +140,10 @@ class LoadedReference:
     def _made(self, kind: str, name: str, missing: str) -> object:
         maker = self._find(name, missing)
         with self.blame(kind):
-            value = maker() if callable(maker) else maker
+            if name == _KERNEL_INPUTS and callable(maker):
+                value = (_with_seed(maker),)  # all that a kernel gets is one argument
+            else:
+                value = maker() if callable(maker) else maker
             arguments = _as_arguments(value)
         try:
             # A list that is its own only item must be refused as it was given.
@@ -172,7 +172,7 @@ class LoadedReference:
 
     def forward_of(self, module: torch.nn.Module) -> Callable[..., object]:
         """The user's function that computes: the entry itself, or the module's forward."""
-        return module.function if isinstance(module, _Function) else module.forward
+        return module.function if isinstance(module, FunctionModule) else module.forward
 
     @contextlib.contextmanager
     def blame(
@@ -218,7 +218,7 @@ class LoadedReference:
         seed_generators(weights_seed)
         state = pack_torch_state()
         with self._filling(state, scale):
-            self.namespace = _execute(self.source)
+            self.namespace = _execute(self.source, again=True)
         return self._finish(cast("torch.nn.Module", self._find(self.source.entry, "missing_entry"))), state
 
     @contextlib.contextmanager
@@ -270,7 +270,7 @@ def explain(
         )
         fault.source_line = (error.text or "").strip() or None
         return fault
-    if isinstance(error, ImportError) and kind == "import":
+    if isinstance(error, ImportError):
         kind = "missing_import"
     if is_out_of_memory(error):
         kind = "out_of_memory"
@@ -280,18 +280,28 @@ def explain(
         message = f"the reference ends the process (exit code {error.code})"
     if kind == "forward" and line is None and isinstance(error, TypeError) and module is not None:
         kind = "wrong_inputs"
-        function = module.function if isinstance(module, _Function) else type(module).forward
+        function = module.function if isinstance(module, FunctionModule) else type(module).forward
         file, line, text = _definition(function, source)
         count = len(cast("Sized", arguments))
         message = f"{error}; {source.inputs}() gave {count} input{'s' if count != 1 else ''}"
+    hint = None
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        hint = (
+            f"Install it into the target interpreter ({sys.executable} -m pip install {package});"
+            f" if {package} is a file of yours, add its folder to search_path in a task.toml."
+        )
+    elif source.device == "cpu" and _ASKS_FOR_CUDA.search(str(error)):
+        message = "the reference asks for a CUDA device, and is judged on the cpu"
+        hint = "Make its tensors on the device of the inputs (device=x.device), or judge it on a GPU."
     fault = ReferenceFault(kind, message, file=file, line=line)
-    fault.source_line = text
-    if kind == "wrong_inputs" and isinstance(module, _Function) and inspect.isroutine(module.function):
+    fault.source_line, fault.hint = text, hint
+    if kind == "wrong_inputs" and isinstance(module, FunctionModule) and inspect.isroutine(module.function):
         fault.hint = FACTORY_HINT
     return fault
 
 
-def _execute(source: ReferenceSource) -> types.ModuleType:
+def _execute(source: ReferenceSource, *, again: bool = False) -> types.ModuleType:
     folders = [
         str(source.file.parent),
         *([source.folder] if source.folder != str(source.file.parent) else []),
@@ -306,6 +316,14 @@ def _execute(source: ReferenceSource) -> types.ModuleType:
         # The user's file is named like something that is loaded already (types.py, torch.py).
         name = f"stitch_reference_{name}"
     sys.dont_write_bytecode = True
+    if parent := name.rpartition(".")[0]:
+        # Its package first, as an import by name does: that may import the file itself, and finds it whole.
+        try:
+            importlib.import_module(parent)
+        except _FROM_USERS as error:
+            raise explain(error, "import", source) from error
+        if name in sys.modules and not again:
+            return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, source.file)
     if spec is None or spec.loader is None:
         raise ReferenceFault("missing_file", f"{source.main} is not a Python file")
@@ -316,6 +334,13 @@ def _execute(source: ReferenceSource) -> types.ModuleType:
     except _FROM_USERS as error:
         raise explain(error, "import", source) from error
     return namespace
+
+
+def _with_seed(maker: Callable[..., object]) -> object:
+    """What GPU-MODE's input makers give: they take the seed of their own generators."""
+    if "seed" not in inspect.signature(maker).parameters:
+        return maker()
+    return maker(seed=int(torch.randint(1 << 31, ())))
 
 
 def _as_arguments(value: object) -> object:

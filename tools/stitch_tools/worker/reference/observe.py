@@ -8,15 +8,13 @@ import platform
 import torch
 
 from stitch_tools.protocol.messages_reference import ObserveReference
-from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, make_draw
+from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, make_draw, structures_of
 from stitch_tools.worker.reference.load_reference import LoadedReference, ReferenceFault
+from stitch_tools.worker.reference.mode_layers import describe_training, mode_layers
 from stitch_tools.worker.reference.reference_calls import ReferenceCall, call_reference, named_tensors
-from stitch_tools.worker.trees import flatten_inputs
-
-KNOWN_DTYPES = (
-    "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
-    "complex64", "complex128",
-)  # fmt: skip
+from stitch_tools.worker.runtime.abi import DTYPE_CODES
+from stitch_tools.worker.tensors import dtype_name
+from stitch_tools.worker.trees import computable, flatten_inputs
 
 # Of a difference: an output whose rms is below that has no size to measure by.
 _TINY = 1e-12
@@ -31,9 +29,12 @@ def observe(
         ReferenceFault: the inputs cannot be made, do not fit, or forward raises.
     """
     arguments = make_draw(reference, "own-1", seeds.input_seed, InputBounds())
+    # Before anything is computed with them: types that torch can hardly compare are refused here.
+    inputs, tensors = flatten_inputs(arguments), named_tensors(module)
+    input_specs = _specs(inputs.names, inputs.tensors)
+    parameters = _specs(tuple(name for name, _, _ in tensors), tuple(value for _, value, _ in tensors))
     versions = {name: tensor._version for name, tensor, is_buffer in named_tensors(module) if not is_buffer}
     first = call_reference(reference, module, arguments, forward_seed=seeds.forward_seed)
-    # Before anything is computed with them: types that torch can hardly compare are refused here.
     outputs = _specs(first.outputs.names, first.outputs.tensors)
     again = call_reference(reference, module, arguments, forward_seed=seeds.forward_seed)
     uses_rng = not first.generators_before.same_as(first.generators_after)
@@ -41,17 +42,28 @@ def observe(
     repeat_errors = _repeat_errors(first, again, uses_rng, warnings)
     depends = _judge_dependence(reference, module, arguments, first, seeds, rtol, atol, warnings)
     _note_side_effects(module, versions, first, warnings)
-    tensors = named_tensors(module)
-    inputs = flatten_inputs(arguments)
+    warnings += [
+        f"input {name}: {row.describe()} in every draw of the input maker; other draws of a check keep that"
+        for name, row in zip(inputs.names, structures_of(reference), strict=False)
+        if row.describe()
+    ]
+    layers = mode_layers(module)
+    # Whoever named the mode chose it.
+    unchosen = bool(layers) and module.training and reference.source.mode not in ("train", "eval")
+    mode_warning = describe_training(layers, reference.source.main) if unchosen else ""
+    warnings += [mode_warning] if mode_warning else []
     return {
-        "inputs": _specs(inputs.names, inputs.tensors),
+        "inputs": input_specs,
         "outputs": outputs,
         "output_structure": json.dumps(first.outputs.structure),
-        "parameters": _specs(tuple(name for name, _, _ in tensors), tuple(value for _, value, _ in tensors)),
+        "parameters": parameters,
         "buffers": [name for name, _, is_buffer in tensors if is_buffer],
         "mutated_buffers": sorted(first.buffers_after),
+        "changed_attributes": list(first.attributes_changed),
         "uses_rng": uses_rng,
         "training": module.training,
+        "mode_layers": list(layers),
+        "mode_warning": mode_warning,
         "deterministic": not repeat_errors,
         "repeat_error": max(repeat_errors.values(), default=0.0),
         "repeat_errors": repeat_errors,
@@ -71,11 +83,10 @@ def known_dtype(name: str, tensor: torch.Tensor) -> str:
     Raises:
         ReferenceFault: the type is none that crosses the ABI.
     """
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    if dtype not in KNOWN_DTYPES:
-        raise ReferenceFault(
-            "unsupported_dtype", f"tensor {name!r} is {dtype}; known are {', '.join(KNOWN_DTYPES)}"
-        )
+    dtype = dtype_name(tensor.dtype)
+    if tensor.dtype not in DTYPE_CODES:
+        known = ", ".join(map(dtype_name, DTYPE_CODES))
+        raise ReferenceFault("unsupported_dtype", f"tensor {name!r} is {dtype}; known are {known}")
     return dtype
 
 
@@ -103,6 +114,7 @@ def _repeat_errors(
         gaps.append(gap)
         result[name] = 1.0
         if (left.is_floating_point() or left.is_complex()) and math.isfinite(gap):
+            left = computable(left)
             rms = float(left[left.isfinite()].abs().double().square().mean().sqrt())
             result[name] = gap / rms if rms > gap * _TINY else 1.0
     if gaps:
@@ -168,6 +180,7 @@ def reaction(left: torch.Tensor, right: torch.Tensor, rtol: float, atol: float) 
     """How far an output moved and its tolerance, both over its rms; infinite where a discrete one changed."""
     if left.shape != right.shape:
         return math.inf, 0.0
+    left, right = computable(left), computable(right)
     if left.is_complex():
         left, right = torch.view_as_real(left), torch.view_as_real(right)
     if not left.is_floating_point():
@@ -195,12 +208,13 @@ def _note_side_effects(
     if call.attributes_changed:
         names = ", ".join(sorted(set(call.attributes_changed))[:5])
         warnings.append(
-            f"forward keeps state in attributes that are no buffers: {names}; it is reset before each call"
+            f"forward keeps state in attributes that are no buffers: {names}; it is reset before each call,"
+            " and so are attributes of these names of a ModelNew"
         )
     odd = [
         name
         for name, tensor in zip(call.outputs.names, call.outputs.tensors, strict=True)
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all())
+        if tensor.is_floating_point() and not bool(computable(tensor).isfinite().all())
     ]
     if odd:
         warnings.append(f"outputs hold values that are not finite: {', '.join(odd[:5])}")

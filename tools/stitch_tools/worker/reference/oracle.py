@@ -5,6 +5,7 @@ that the reference draws in and widened afterwards, so that they consume the gen
 that has no fp64 kernel runs in its own type and is named: then the oracle is `fp64-partial`.
 """
 
+import functools
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -21,6 +22,7 @@ from stitch_tools.worker.reference.rounding_depth import (
     OpArguments,
     OpKeywords,
     Rounding,
+    is_function,
     reduction_length,
     schema_of,
 )
@@ -32,7 +34,6 @@ from stitch_tools.worker.trees import (
     flatten_inputs,
     flatten_outputs,
     fresh_copy,
-    map_tensors,
     tensors_in,
 )
 
@@ -40,10 +41,14 @@ _WIDER = {
     torch.float32: torch.float64,
     torch.float16: torch.float64,
     torch.bfloat16: torch.float64,
+    torch.float8_e4m3fn: torch.float64,
+    torch.float8_e5m2: torch.float64,
     torch.complex64: torch.complex128,
 }
 _FLOATS = (*_WIDER, torch.float64)
 _DROPOUTS = ("aten::native_dropout", "aten::_fused_dropout")
+# Operations that exist for 8-bit operands alone.
+_FOR_8_BITS = ("aten::_scaled_mm", "aten::_scaled_grouped_mm")
 _MATMULS = (
     "mm",
     "bmm",
@@ -126,6 +131,10 @@ class Fp64Mode(TorchDispatchMode):
         tensors = tensors_in((args, kwargs))
         if _is_random(func, args, kwargs):
             out = self._random(func, args, kwargs)
+        elif func is torch.ops.aten.view.dtype:
+            out = self._in_own_type(func, args, kwargs)  # the bits are meant
+        elif schema_of(func).name in _FOR_8_BITS:
+            out = self._strict(func, args, kwargs)
         elif tensors:
             out = self._wide(func, args, kwargs)
         else:
@@ -215,6 +224,7 @@ class Fp64Mode(TorchDispatchMode):
             matmul=any(part in name for part in _MATMULS),
             # cuDNN's recurrent layers are products under the switch for convolutions.
             conv="conv" in name or name == "_cudnn_rnn",
+            function=is_function(name),
         )
         inputs = {_key(tensor) for tensor in tensors}
         for leaf in tensors_in(out):
@@ -253,8 +263,7 @@ def run_oracle(
 
     wide = {name: register(tensor) for name, tensor in tensors.items()}
     own = map_shared(arguments, register)
-    for child, name, value in state.attributes:
-        vars(child)[name] = map_tensors(value, register)
+    state.attributes.restore(register)
     try:
         if forward_seed is not None:
             seed_generators(forward_seed)
@@ -350,8 +359,8 @@ def _result_type(
     if not floats:
         return torch.get_default_dtype() if tensors else None
     # 0-d tensors do not raise the type of larger ones.
-    ranked = [tensor for tensor in floats if tensor.dim()] or floats
-    result = notes.own_dtype(ranked[0])
-    for tensor in ranked[1:]:
-        result = torch.promote_types(result, notes.own_dtype(tensor))
-    return result
+    ranked = [notes.own_dtype(tensor) for tensor in floats if tensor.dim()]
+    ranked = ranked or [notes.own_dtype(tensor) for tensor in floats]
+    # 8-bit floats are promoted to nothing: who mixes them with others names the type.
+    wide = [dtype for dtype in ranked if dtype.itemsize > 1]
+    return functools.reduce(torch.promote_types, wide) if wide else ranked[0]

@@ -27,13 +27,6 @@ class OraclePlace:
     """What everything is copied to; None: where it lies."""
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory was missing, of whatever device."""
-    words = str(error)
-    known = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
-    return known or "allocate memory" in words or "bad_alloc" in words
-
-
 def oracle_places(device: str, needed_bytes: int) -> tuple[OraclePlace, ...]:
     """Where an oracle that surely takes `needed_bytes` may fit, the better place first.
 

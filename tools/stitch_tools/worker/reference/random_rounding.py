@@ -6,10 +6,11 @@ oracle is run some more times, and each result that the reference's type cannot 
 eps, enlarged by the square root of the length of its sum; plain sums have their terms moved, since only those
 know what was cancelled. (D. S. Parker, Monte Carlo Arithmetic, 1997.)
 
-A norm is one operation that hides a sum: what its mean is off by moves a whole row, channel or group alike,
+A norm is one operation that hides sums: what its mean is off by moves a whole row, channel or group alike,
 and weighs the more the smaller the deviation is beside the mean. Equal means are off by the same, as in any
-program that computes each of them alike. Operands of products move as far, too, as a format rounds them that
-the contract allows.
+program that computes each of them alike. A variance in one pass, the mean of squares less the square of the
+mean, is off by the rounding of the squares. Operands of products move as far, too, as a format rounds them
+that the contract allows.
 """
 
 import math
@@ -57,7 +58,7 @@ def other_roundings(
     arguments: object,
     formats: tuple[str, str],
     *,
-    mean_share: float = 1.0,
+    samples: int = SAMPLES,
     forward_seed: int | None,
     device: str | None,
 ) -> Iterator[OracleRun]:
@@ -67,24 +68,24 @@ def other_roundings(
         module: the reference.
         arguments: inputs of the draw.
         formats: what the contract allows in matrix products and in convolutions.
-        mean_share: of a sum's error that the mean of a norm is off by.
+        samples: how many.
         forward_seed: of the draw.
         device: where the oracle runs.
 
     Raises:
         Exception: whatever the user's code raises.
     """
-    for sample in range(SAMPLES):
-        mode = _Rounded(_SEED + sample, formats, mean_share)
+    for sample in range(samples):
+        mode = _Rounded(_SEED + sample, formats)
         yield run_oracle(module, arguments, forward_seed=forward_seed, device=device, mode=mode)
 
 
 class _Rounded(Fp64Mode):
     """Fp64, with noise of the reference's own precision on what each operation gives."""
 
-    def __init__(self, seed: int, formats: tuple[str, str], mean_share: float) -> None:
+    def __init__(self, seed: int, formats: tuple[str, str]) -> None:
         super().__init__()
-        self._seed, self._mean_share = seed, mean_share
+        self._seed = seed
         self._matmul, self._conv = formats
         self._generators: dict[torch.device, torch.Generator] = {}
 
@@ -127,7 +128,7 @@ class _Rounded(Fp64Mode):
         return terms.double().mul(self._noise(terms, share)) if share else terms
 
     def _shift(self, name: str, args: OpArguments, out: OpArguments) -> None:
-        """Move in place what a norm gives as if its means were off by a rounded sum's error."""
+        """Move in place what a norm gives as if its means and variances were off by a rounded sum's error."""
         result, mean, inverse = out[:3]
         weight = args[2 if name == "native_layer_norm" else 1]
         if not mean.numel() or result.dtype != torch.float64:
@@ -135,19 +136,14 @@ class _Rounded(Fp64Mode):
         # Sums are kept in fp32 at least, whatever goes in.
         eps = min(dtype_eps(self.notes.own_dtype(result)), dtype_eps(torch.float32))
         values, which = mean.float().unique(return_inverse=True)
-        length = result.numel() // mean.numel()
-        noise = self._noise(values, self._mean_share * eps * math.sqrt(length)).sub_(1)
-        shift = noise[which].mul_(mean).mul_(inverse)
-        if name == "native_layer_norm":
-            result.sub_(shift if weight is None else shift * weight)
-            return
-        # Per sample and group, or per channel: the group's channels lie side by side.
-        leading, groups = shift.shape if name == "native_group_norm" else (1, shift.numel())
-        channels = result.shape[1]
-        if name == "native_group_norm":
-            shift = shift.repeat_interleave(channels // groups, 1)
-        shift = shift.reshape(leading, channels, *(1,) * (result.dim() - 2))
-        result.sub_(shift if weight is None else shift * weight.view(channels, *(1,) * (result.dim() - 2)))
+        share = eps * math.sqrt(result.numel() // mean.numel())
+        beside = mean * inverse
+        shift = self._noise(values, share).sub_(1)[which].mul_(beside)
+        stretch = self._noise(mean, share).sub_(1).mul_(beside.square()).mul_(-0.5)
+        if name != "native_layer_norm":
+            shift, stretch = (_over_channels(name, row, result) for row in (shift, stretch))
+            weight = None if weight is None else weight.view(-1, *(1,) * (result.dim() - 2))
+        result.addcmul_(result, stretch).sub_(shift if weight is None else shift * weight)
 
     def _round(self, leaf: torch.Tensor, length: int) -> None:
         """Move in place what is not held exactly."""
@@ -165,6 +161,14 @@ class _Rounded(Fp64Mode):
             self._generators[like.device] = generator
         noise = torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float64)
         return noise.mul_(2).sub_(1).mul_(_HALF * share).add_(1)
+
+
+def _over_channels(name: str, values: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """A value per sample and group, or per channel, in the result's dimensions."""
+    channels = result.shape[1]
+    if name == "native_group_norm":  # the group's channels lie side by side
+        values = values.repeat_interleave(channels // values.shape[1], 1)
+    return values.reshape(-1, channels, *(1,) * (result.dim() - 2))
 
 
 def _name(func: OpOverload) -> str:

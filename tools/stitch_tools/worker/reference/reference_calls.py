@@ -5,9 +5,9 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
-from torch.utils._pytree import tree_flatten
 
 from stitch_tools.worker.aliased_inputs import map_shared, places_of
+from stitch_tools.worker.plain_state import PlainState, identical
 from stitch_tools.worker.random_streams import (
     GeneratorState,
     generator_state,
@@ -21,26 +21,15 @@ from stitch_tools.worker.trees import (
     flatten_inputs,
     flatten_outputs,
     fresh_copy,
-    map_tensors,
-    tensors_in,
 )
-
-# Names that torch keeps on modules for itself; _flat_weights merely lists a recurrent module's parameters.
-_TORCH_OWN = {
-    *vars(torch.nn.Module()),
-    "_flat_weights",
-    "_flat_weight_refs",
-    "_all_weights",
-    "_backward_hooks",
-}
 
 
 @dataclass(frozen=True)
 class ModuleState:
-    """Copies of the buffers and of the tensors that modules keep as plain attributes."""
+    """Copies of the buffers, and of what modules keep in plain attributes."""
 
     buffers: dict[str, torch.Tensor]
-    attributes: tuple[tuple[torch.nn.Module, str, object], ...]
+    attributes: PlainState
 
 
 @dataclass(frozen=True)
@@ -55,6 +44,7 @@ class ReferenceCall:
     inputs_after: dict[str, torch.Tensor]
     """Copies of those inputs that the call wrote to."""
     attributes_changed: tuple[str, ...]
+    """Qualified names of the plain attributes that hold something else afterwards."""
     held: tuple[str, ...]
     """Outputs that lie in the memory of the inputs."""
 
@@ -80,10 +70,8 @@ def named_tensors(module: torch.nn.Module) -> list[tuple[str, torch.Tensor, bool
 
 def snapshot(module: torch.nn.Module) -> ModuleState:
     """The module's changeable state, copied."""
-    attributes = [(child, name, map_tensors(value, fresh_copy)) for child, name, value in _attributes(module)]
-    return ModuleState(
-        {name: value.clone() for name, value in all_buffers(module).items()}, tuple(attributes)
-    )
+    buffers = {name: value.clone() for name, value in all_buffers(module).items()}
+    return ModuleState(buffers, PlainState(module))
 
 
 def restore(module: torch.nn.Module, state: ModuleState) -> None:
@@ -92,8 +80,7 @@ def restore(module: torch.nn.Module, state: ModuleState) -> None:
         for name, value in all_buffers(module).items():
             if name in state.buffers and state.buffers[name].shape == value.shape:
                 value.copy_(state.buffers[name])
-    for child, name, value in state.attributes:
-        vars(child)[name] = map_tensors(value, fresh_copy)
+    state.attributes.restore()
 
 
 def call_reference(
@@ -116,14 +103,10 @@ def call_reference(
         changed = {
             name: value.detach().clone()
             for name, value in all_buffers(module).items()
-            if name in before.buffers and not _identical(value, before.buffers[name])
+            if name in before.buffers and not identical(value, before.buffers[name])
         }
-        attributes = tuple(
-            name
-            for (_, name, old), (_, _, new) in zip(before.attributes, _attributes(module), strict=False)
-            if not _identical_trees(old, new)
-        )
-        return ReferenceCall(outputs, start, end, changed, _written_inputs(own, arguments), attributes, held)
+        attributes, written = before.attributes.changed(), _written_inputs(own, arguments)
+        return ReferenceCall(outputs, start, end, changed, written, attributes, held)
     finally:
         restore(module, before)
 
@@ -132,7 +115,7 @@ def _written_inputs(own: object, masters: object) -> dict[str, torch.Tensor]:
     after, before = flatten_inputs(own), flatten_inputs(masters)
     rows = zip(after.names, after.tensors, before.tensors, strict=True)
     # Copies: an output may be a view of such an input.
-    return {name: fresh_copy(new) for name, new, old in rows if not _identical(new, old)}
+    return {name: fresh_copy(new) for name, new, old in rows if not identical(new, old)}
 
 
 @contextlib.contextmanager
@@ -160,32 +143,3 @@ def _detached(
     # Copies: an output may be a buffer or an input, which later calls overwrite.
     copies = tuple(fresh_copy(tensor.detach()) for tensor in flat.tensors)
     return Flat(flat.names, copies, flat.structure), held
-
-
-def _attributes(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str, object]]:
-    return [
-        (child, name, value)
-        for child in module.modules()
-        for name, value in vars(child).items()
-        if name not in _TORCH_OWN and (value is None or tensors_in(value))
-    ]
-
-
-def _identical_trees(left: object, right: object) -> bool:
-    (old, old_tree), (new, new_tree) = tree_flatten(left), tree_flatten(right)
-    return old_tree == new_tree and all(map(_identical_leaves, old, new))
-
-
-def _identical_leaves(left: object, right: object) -> bool:
-    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
-        return _identical(left, right)
-    return not isinstance(left, torch.Tensor) and not isinstance(right, torch.Tensor)
-
-
-def _identical(left: torch.Tensor, right: torch.Tensor) -> bool:
-    if left.shape != right.shape or left.dtype != right.dtype:
-        return False
-    return torch.equal(left, right) or bool(
-        torch.equal(torch.isnan(left), torch.isnan(right))
-        and torch.equal(left.nan_to_num(), right.nan_to_num())
-    )

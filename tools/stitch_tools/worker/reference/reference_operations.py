@@ -8,6 +8,7 @@ import torch
 
 from stitch_tools.protocol import memory
 from stitch_tools.protocol.layout import GUARD
+from stitch_tools.protocol.memory_faults import is_out_of_memory
 from stitch_tools.protocol.messages import Done, Fault, Fd
 from stitch_tools.protocol.messages_reference import (
     DRAW_UNAVAILABLE,
@@ -35,10 +36,9 @@ from stitch_tools.worker.reference.altered_inputs import smallest_alteration
 from stitch_tools.worker.reference.baselines import ceilings, timed_baseline
 from stitch_tools.worker.reference.capture_operation import handle_capture
 from stitch_tools.worker.reference.draw_kinds import ALTERED
-from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds
+from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, structures_of
 from stitch_tools.worker.reference.load_reference import ReferenceFault, explain
 from stitch_tools.worker.reference.observe import known_dtype, observe
-from stitch_tools.worker.reference.oracle_memory import is_out_of_memory
 from stitch_tools.worker.reference.output_memory import compare, make_outputs, prime, same_bits
 from stitch_tools.worker.reference.output_rings import Rings
 from stitch_tools.worker.reference.reference_calls import kept_generators, named_tensors
@@ -188,10 +188,24 @@ def _expect(state: ServerState, message: ExpectOutputs) -> Expectation | Fault:
         layout=layout,
         nbytes=nbytes,
         oracle=draw.oracle_kind,
-        notes=draw.notes,
+        notes=(*draw.notes, *_kept_structure(state)),
         reference_s=time.perf_counter() - start,
         generator=state.forward_state(),
         structure=draw.call.outputs.structure if draw.call else None,
         held=tuple(draw.call.held) if draw.call else (),
         inputs_written=bool(draw.call and draw.call.inputs_after),
+        memory_short=draw.memory_short,
+    )
+
+
+def _kept_structure(state: ServerState) -> tuple[str, ...]:
+    """What a draw of ours did not break, and nothing is known without."""
+    if state.reference is None or state.draw is None or state.draw.kind.startswith(("own", "maker-")):
+        return ()
+    names = flatten_inputs(state.draw.arguments).names
+    rows = zip(names, structures_of(state.reference), strict=False)
+    return tuple(
+        f"input {name} other than {row.describe()}: every draw of the input maker is so"
+        for name, row in rows
+        if row.describe()
     )

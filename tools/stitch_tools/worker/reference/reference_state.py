@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from stitch_tools.protocol.layout import BUFFER, INPUT
+from stitch_tools.protocol.memory_faults import is_out_of_memory
 from stitch_tools.worker.order_one_weights import Scale
 from stitch_tools.worker.precision import precision
 from stitch_tools.worker.random_streams import (
@@ -14,16 +15,17 @@ from stitch_tools.worker.random_streams import (
     pack_torch_state,
     seed_generators,
 )
+from stitch_tools.worker.reference.coarse_products import coarser_products
 from stitch_tools.worker.reference.compare import OutputComparison, compare_output
-from stitch_tools.worker.reference.draw_kinds import EXACT, MEAN_SHARE, MIXED
+from stitch_tools.worker.reference.draw_kinds import EXACT, MIXED
 from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, make_draw
 from stitch_tools.worker.reference.kernelbench import Agreement, agreement
 from stitch_tools.worker.reference.load_reference import LoadedReference, ReferenceFault, ReferenceSource
+from stitch_tools.worker.reference.narrowest_type import narrowest_eps
 from stitch_tools.worker.reference.oracle import OracleRun, run_oracle
 from stitch_tools.worker.reference.oracle_memory import (
     OraclePlace,
     give_back_kept_memory,
-    is_out_of_memory,
     oracle_places,
 )
 from stitch_tools.worker.reference.random_rounding import other_roundings
@@ -41,7 +43,7 @@ from stitch_tools.worker.reference.rounding_allowance import (
     honest_of,
 )
 from stitch_tools.worker.reference.rounding_depth import Rounding
-from stitch_tools.worker.trees import flatten_inputs
+from stitch_tools.worker.trees import computable, flatten_inputs
 
 _NO_MEMORY = "not enough memory for the reference in fp64"
 
@@ -73,6 +75,8 @@ class ServedDraw:
     oracle_kind: str = "none"
     place: OraclePlace | None = None
     """Where the oracle ran; None: it did not."""
+    memory_short: bool = False
+    """Whether the oracle did not run where it runs best because there was no memory for it."""
     rounded_otherwise: bool = False
     """Whether evaluations that round otherwise than the reference count already."""
     notes: tuple[str, ...] = ()
@@ -101,6 +105,7 @@ class ServerState:
         self.settings = ServerSettings()
         self.draw: ServedDraw | None = None
         self.finite_on_own = True
+        self._narrowest: float | None = None
         self.own_weights = True
         """Whether the weights are what the task's own initialisers give."""
 
@@ -159,6 +164,12 @@ class ServerState:
         reference, module = self.need()
         draw = self._need_draw()
         settings = self.settings
+        if self._narrowest is None:
+
+            def forward() -> object:
+                return call_reference(reference, module, draw.arguments, forward_seed=draw.forward_seed)
+
+            self._narrowest = narrowest_eps(forward)
         with precision(settings.matmul_precision, settings.conv_precision):
             draw.call = call_reference(reference, module, draw.arguments, forward_seed=draw.forward_seed)
         oracle = self._run_oracle(draw, draw.call)
@@ -206,12 +217,42 @@ class ServerState:
         if wrong and all(row.is_open for row in wrong) and not draw.rounded_otherwise:
             self._add_other_roundings(draw)
             verdicts = self._verdicts(values, draw.rows[: len(values)])
-        return verdicts
+        return self._explained(draw, values, verdicts)
 
     def _verdicts(self, values: list[torch.Tensor], rows: tuple[Expected, ...]) -> list[OutputComparison]:
         rule = self._rule(self._need_draw())
         pairs = zip(values, rows, strict=True)
         return [compare_output(value.to(row.reference.device), row, rule) for value, row in pairs]
+
+    def _explained(
+        self, draw: ServedDraw, values: list[torch.Tensor], verdicts: list[OutputComparison]
+    ) -> list[OutputComparison]:
+        """The verdicts; where all that is wrong looks like products in a coarser format, with that format."""
+        rows = zip(values, draw.rows, verdicts, strict=False)
+        wrong = [(value.to(row.reference.device), row) for value, row, verdict in rows if verdict.problem]
+        if not wrong or draw.place is None:
+            return verdicts
+        place, module = draw.place, self.need()[1]
+
+        def sample(formats: tuple[str, str]) -> dict[str, torch.Tensor]:
+            with kept_generators():
+                runs = other_roundings(
+                    module,
+                    draw.arguments,
+                    formats,
+                    samples=1,
+                    forward_seed=draw.forward_seed,
+                    device=place.device,
+                )
+                return _named_values(next(runs))
+
+        coarser = coarser_products(wrong, self._rule(draw), sample)
+        if coarser is None:
+            return verdicts
+        return [
+            replace(row, allow=coarser.allow, allow_rtol=coarser.rtol) if row.problem else row
+            for row in verdicts
+        ]
 
     def agrees_with_reference(self, actual: list[torch.Tensor]) -> Agreement | None:
         """What KernelBench's rule says of the outputs; None on draws that are not the task's own."""
@@ -250,6 +291,7 @@ class ServerState:
             structured=made_up and not draw.kind.startswith(("batch-", MIXED)),
             # Stretches of two of the task's own draws are the maker's values.
             made_up=made_up and not draw.kind.startswith(MIXED),
+            narrowest=self._narrowest or 0.0,
         )
 
     def _add_other_roundings(self, draw: ServedDraw) -> None:
@@ -263,7 +305,6 @@ class ServerState:
             self.need()[1],
             draw.arguments,
             formats,
-            mean_share=MEAN_SHARE.get(draw.kind, 1.0),
             forward_seed=draw.forward_seed,
             device=draw.place.device,
         )
@@ -305,8 +346,10 @@ class ServerState:
                 return None
             strict = ", ".join(oracle.strict_ops)
             draw.oracle_kind, draw.place = "fp64-partial" if strict else place.kind, place
+            draw.memory_short = place.kind != "fp64"
             draw.notes = (f"without fp64: {strict}",) if strict else ()
             return oracle
+        draw.memory_short = True
         return None
 
 
@@ -354,9 +397,10 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 def _alike_in_fp64(row: Expected) -> bool:
     """Whether the oracle is finite exactly where the reference is."""
     return not row.reference.is_floating_point() or torch.equal(
-        row.reference.isfinite(), row.oracle.isfinite()
+        computable(row.reference).isfinite(), row.oracle.isfinite()
     )
 
 
 def _all_finite(rows: tuple[Expected, ...]) -> bool:
-    return all(bool(row.reference.isfinite().all()) for row in rows if row.reference.is_floating_point())
+    floats = [row.reference for row in rows if row.reference.is_floating_point()]
+    return all(bool(computable(value).isfinite().all()) for value in floats)

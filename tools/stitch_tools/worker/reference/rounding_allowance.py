@@ -21,6 +21,7 @@ from stitch_tools.worker.reference.error_distance import (
     size_of,
 )
 from stitch_tools.worker.reference.rounding_depth import Rounding, dtype_eps
+from stitch_tools.worker.trees import computable
 
 OWN_ERROR_FACTOR = 4.0
 """Starting value of DESIGN 6; docs/decisions/0003-equality.md has the calibration."""
@@ -44,6 +45,8 @@ class EqualityRule:
     """A draw of other values than the task's maker gives: an output all below atol only has to stay there."""
     made_up: bool = False
     """A draw that is not the task's own: what is undecided on it is not compared."""
+    narrowest: float = 0.0
+    """Eps of the least precise type that the forward computes in."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Evaluations:
 
     def __init__(self, expected: Expected) -> None:
         self._expected = expected.parts()
-        reference, oracle = self._expected.reference, self._expected.oracle
+        reference, oracle = computable(self._expected.reference), self._expected.oracle
         self._measurable = reference.is_floating_point() and bool(reference.numel())
         self._decisions: Decisions | None = None
         self.incomplete = False
@@ -126,7 +129,7 @@ class Evaluations:
         if self._decisions is not None:
             self._decisions.add(value)
         oracle = self._expected.oracle
-        value = torch.view_as_real(value) if value.is_complex() else value
+        value = torch.view_as_real(value) if value.is_complex() else computable(value)
         if not self._measurable or value.shape != oracle.shape or not value.is_floating_point():
             return
         value = value.to(oracle.device)
@@ -145,7 +148,8 @@ class Evaluations:
         # Most often the ceiling is that far off that no element needs to be looked at.
         if OWN_ERROR_FACTOR * self._error.largest <= (rule.rtol if rms else 0.0):
             return Honest(rms, self._error)
-        limit = ceiling(self._size.clamp_min(rms or 1.0), expected, rule, rms)
+        scale = self._size.clamp_min(rms or 1.0)
+        limit = ceiling(scale, expected, rule, rms, self._error)
         share = OWN_ERROR_FACTOR * self._worst / limit
         if not bool((share > 1.0).any()):
             return Honest(rms, self._error)
@@ -158,6 +162,9 @@ class Evaluations:
             error = figures_of(self._worst.masked_fill(share > 1.0, 0.0), self._size, rms)
         reach = float(self._worst[undecided].max())
         because = f"rounding alone moves the reference by {found:.2g} there, of {allowed:.2g} that is allowed"
+        if not rule.made_up:
+            enough = float(((OWN_ERROR_FACTOR * self._worst - rule.atol) / scale).max())
+            because += f"; rtol = {enough:.2g} would do" if enough < 1.0 else ""
         return Honest(rms, error, undecided, reach, because)
 
 
@@ -166,8 +173,16 @@ def honest_of(expected: Expected, rule: EqualityRule) -> Honest:
     return Evaluations(expected).conclude(rule)
 
 
-def ceiling(scale: torch.Tensor, expected: Expected, rule: EqualityRule, rms: float) -> torch.Tensor:
-    """The contract's ceiling for each element, never below the rounding to the output's own type."""
+def ceiling(
+    scale: torch.Tensor, expected: Expected, rule: EqualityRule, rms: float, own: OwnError
+) -> torch.Tensor:
+    """The contract's ceiling for each element, never below the rounding that honest programs cannot avoid.
+
+    That is the rounding to the output's own type, and, as far as the reference's own error shows it, to the
+    least precise type that the forward computes in.
+    """
     largest = peak_of(only(expected.oracle, expected.oracle.isfinite()))
     contract = (scale * (rule.rtol if rms else 0.0)).add_(rule.atol)
-    return contract.clamp_min_(dtype_eps(expected.reference.dtype) * largest)
+    contract.clamp_min_(dtype_eps(expected.reference.dtype) * largest)
+    shown = OWN_ERROR_FACTOR * own.largest * scale
+    return contract.maximum(shown.clamp_max_(OWN_ERROR_FACTOR * rule.narrowest * largest))

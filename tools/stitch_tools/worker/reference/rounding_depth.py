@@ -16,8 +16,17 @@ OpKeywords = dict[str, Any]
 FLOOR_FACTOR = 16.0
 """Starting value of DESIGN 6; docs/decisions/0003-equality.md has the calibration."""
 
+FAST_MATH = 2e-5
+"""Error of an fp32 function of a fast-math library, or by another formula; docs/decisions/0031-bound.md."""
+
 _FORMAT_EPS = {"fp32": 2.0**-23, "tf32": 2.0**-10, "fp16": 2.0**-10, "bf16": 2.0**-7}
 
+_FUNCTIONS = (
+    *("exp", "log", "tanh", "sigmoid", "softplus", "softmax", "softmin", "softsign", "erf", "sin", "cos"),
+    *("tan", "elu", "silu", "mish", "pow", "sqrt", "norm", "div", "reciprocal", "attention", "rnn", "lstm"),
+    "gru",
+)
+"""In names of operations that compute a function; `relu`, sums and products round alike in every formula."""
 _NO_SUMS = ("index", "select", "slice", "gather", "embedding", "topk", "sort")
 _EXTREMES = ("max", "min", "amax", "amin", "argmax", "argmin", "adaptive_max", "fractional_max")
 
@@ -30,6 +39,12 @@ def schema_of(operation: OpOverload) -> torch.FunctionSchema:
 def dtype_eps(dtype: torch.dtype) -> float:
     """Distance from 1 to the next number of the type; 0 for types without rounding."""
     return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+def coarser_formats(allowed: Sequence[str]) -> list[str]:
+    """Formats that round more than all of the allowed ones, the most precise first; fp16 rounds as TF32."""
+    coarsest = max(_FORMAT_EPS[name] for name in allowed)
+    return [name for name in ("tf32", "bf16") if _FORMAT_EPS[name] > coarsest]
 
 
 def allowed_eps(own: float, precision: str) -> float:
@@ -45,6 +60,8 @@ class Rounding:
     length: int = 1
     matmul: bool = False
     conv: bool = False
+    function: bool = False
+    """Whether a function is on the way that a fast-math library or another formula approximates."""
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> "Rounding":
@@ -64,15 +81,17 @@ class Rounding:
             length=max((path.length for path in paths), default=1),
             matmul=any(path.matmul for path in paths),
             conv=any(path.conv for path in paths),
+            function=any(path.function for path in paths),
         )
 
-    def after(self, *, length: int, matmul: bool, conv: bool) -> "Rounding":
+    def after(self, *, length: int, matmul: bool, conv: bool, function: bool) -> "Rounding":
         """The path prolonged by one operation."""
         return replace(
             self,
             length=max(self.length, length),
             matmul=self.matmul or matmul,
             conv=self.conv or conv,
+            function=self.function or function,
         )
 
     def rounded_to(self, dtype: torch.dtype) -> "Rounding":
@@ -80,13 +99,19 @@ class Rounding:
         return replace(self, eps=max(self.eps, dtype_eps(dtype)))
 
     def floor(self, matmul_precision: str, conv_precision: str) -> float:
-        """Relative error that any honest program may have: 16 * eps * sqrt(longest sum)."""
+        """Relative error of any honest program: 16 * eps * sqrt(longest sum), 2e-5 for functions in fp32."""
         eps = self.eps
         if self.matmul:
             eps = max(eps, allowed_eps(self.eps, matmul_precision))
         if self.conv:
             eps = max(eps, allowed_eps(self.eps, conv_precision))
-        return FLOOR_FACTOR * eps * math.sqrt(self.length)
+        floor = FLOOR_FACTOR * eps * math.sqrt(self.length)
+        return max(floor, FAST_MATH) if self.function and eps >= _FORMAT_EPS["fp32"] else floor
+
+
+def is_function(name: str) -> bool:
+    """Whether an operation computes a function that other formulas, or fewer instructions, approximate."""
+    return any(part in name for part in _FUNCTIONS) and "relu" not in name
 
 
 def reduction_length(name: str, args: OpArguments, out: object) -> int:

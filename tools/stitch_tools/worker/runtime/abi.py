@@ -14,12 +14,14 @@ STATUS_NAMES = {OK: "ok", ERROR: "error", UNSUPPORTED: "unsupported", OUT_OF_MEM
                 MISSING_LIBRARY: "missing_library"}  # fmt: skip
 CAPTURABLE, INPLACE_STATE = 1, 2
 
-_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
+_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL, _E4M3FN, _E5M2 = 0, 1, 2, 4, 5, 6, 10, 12
 DTYPE_CODES: dict[torch.dtype, tuple[int, int]] = {
     torch.float64: (_FLOAT, 64),
     torch.float32: (_FLOAT, 32),
     torch.float16: (_FLOAT, 16),
     torch.bfloat16: (_BFLOAT, 16),
+    torch.float8_e4m3fn: (_E4M3FN, 8),
+    torch.float8_e5m2: (_E5M2, 8),
     torch.int64: (_INT, 64),
     torch.int32: (_INT, 32),
     torch.int16: (_INT, 16),

@@ -75,7 +75,7 @@ def emit_cpu(program: KernelProgram, title: str, summary: list[str]) -> dict[str
         summary=summary,
         headers=headers,
         kernels=render_kernels(kernels),
-        inputs=[_tensor_type(view) for view in program.inputs],
+        inputs=[_input_type(view) for view in program.inputs],
         outputs=[_tensor_type(view) for view in program.outputs],
         workspace_bytes=program.workspace_bytes,
         thread_scratch=_thread_scratch(program.kernels, struct_of),
@@ -170,6 +170,10 @@ def _tensor_type(view: View) -> str:
     bits = SCALAR_BYTES[view.dtype] * 8
     shape = ", ".join(map(str, view.shape))
     return f"{{Code::{_CODES[view.dtype]}, {bits}, {len(view.shape)}, {{{shape}}}}}"
+
+
+def _input_type(view: View) -> str:
+    return f"{{{_tensor_type(view)}, {{{', '.join(map(str, view.strides))}}}}}"
 
 
 def _param(view: View) -> dict[str, str]:

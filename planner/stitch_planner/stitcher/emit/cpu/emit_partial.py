@@ -33,8 +33,11 @@ def emit_partial(
     sources: Mapping[str, bytes],
     summary: list[str],
     left: Mapping[str, str] = NONE,
+    attributes: tuple[str, ...] = (),
 ) -> dict[str, bytes]:
     """Files of the program, `model_new.py` among them. `left` is what no template is to take, and why.
+
+    `attributes` are inputs of kind buffer that are plain tensors of the reference's modules.
 
     Raises:
         UnloweredError: the reference cannot be constructed where the program runs, or a segment cannot be
@@ -51,7 +54,7 @@ def emit_partial(
         raise UnloweredError(
             "a program in Python constructs the reference from its own files, and cannot read its search_path"
         )
-    return _Partial(task, graph, steps, left, made).files(facts, sources, summary)
+    return _Partial(task, graph, steps, left, made).files(facts, sources, summary, attributes)
 
 
 class _Partial:
@@ -68,14 +71,21 @@ class _Partial:
         self.steps = steps
         self.segments: list[str] = []
         self.contents: dict[str, bytes] = {}
+        self.dense: set[ValueKey] = set()
+        """Values that segments made."""
         self.constants: list[tuple[str, str]] = []
         """Names of the constants that forward names, and the calls that read them."""
 
     def files(
-        self, facts: ReferenceFacts, sources: Mapping[str, bytes], summary: list[str]
+        self,
+        facts: ReferenceFacts,
+        sources: Mapping[str, bytes],
+        summary: list[str],
+        attributes: tuple[str, ...],
     ) -> dict[str, bytes]:
         parts = cut(self.steps, self.index)
-        lines = self._inputs({node.name for part in parts if not part.native for node in part.nodes})
+        lines = [f"state[{target!r}] = attrgetter({target!r})(self)" for target in attributes]
+        lines += self._inputs({node.name for part in parts if not part.native for node in part.nodes})
         for part in parts:
             lines.extend(self._segment(part) if part.native else self._eager(part))
         lines.extend(self._updates())
@@ -92,6 +102,7 @@ class _Partial:
                 tensors=[(repr(item.target), _wanted(item)) for item in users(self.graph)],
                 fixed=_constants(facts.input_structure),
                 lines=lines,
+                attributes=attributes,
                 result=_structure(facts.output_structure, values),
                 names=self.segments,
                 constants=self.constants,
@@ -152,7 +163,8 @@ class _Partial:
 
     def _segment(self, part: Part) -> list[str]:
         """Writes the segment's C++ and returns the line that calls it."""
-        inner, taken, given = subgraph(part, self.graph, self.index)
+        inner, taken, given = subgraph(part, self.graph, self.index, self.dense)
+        self.dense.update(given)
         name = f"segment_{len(self.segments)}"
         program = lower_steps(
             name, self.task.target, inner, partition(GraphIndex(inner), TEMPLATES, self.left)

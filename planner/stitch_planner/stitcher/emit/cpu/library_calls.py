@@ -16,6 +16,7 @@ from stitch_planner.stitcher.lower.operations import (
     ConvOp,
     EmbeddingBagOp,
     EmbeddingOp,
+    ExtremeOp,
     GroupNormOp,
     ImageNormOp,
     PackedMatmulOp,
@@ -24,6 +25,7 @@ from stitch_planner.stitcher.lower.operations import (
     PostOp,
     ResizeOp,
     RnnOp,
+    ScanOp,
     StridedCopyOp,
 )
 
@@ -91,6 +93,25 @@ def batch_matmul(op: BatchMatmulOp) -> CallText:
         chosen="oneDNN matmul of two activations",
         uses_dnnl=True,
     )
+
+
+@call_text.register
+def scan(op: ScanOp) -> CallText:
+    """scan.h."""
+    kind = f"{VALUE_TYPES[op.source.dtype]}, {flag(op.product)}"
+    dims = braced((op.outer, op.length, op.inner))
+    return CallText(
+        "stitch/cpu/scan.h", f"stitch::cpu::Scan<{kind}>", (dims,), (op.source, op.out, "threads")
+    )
+
+
+@call_text.register
+def extreme(op: ExtremeOp) -> CallText:
+    """scan.h, with places."""
+    kind = f"{VALUE_TYPES[op.source.dtype]}, {flag(op.largest)}"
+    dims = braced((op.outer, op.length, op.inner))
+    arguments = (op.source, op.values, op.places, "threads")
+    return CallText("stitch/cpu/scan.h", f"stitch::cpu::Extreme<{kind}>", (dims,), arguments)
 
 
 @call_text.register

@@ -5,14 +5,16 @@ from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTempla
 from stitch_planner.stitcher.lower.templates.batch_norm import BatchNorm
 from stitch_planner.stitcher.lower.templates.concat import Concat
 from stitch_planner.stitcher.lower.templates.conv import Conv
+from stitch_planner.stitcher.lower.templates.einsum import Einsum
 from stitch_planner.stitcher.lower.templates.elements import Elements
 from stitch_planner.stitcher.lower.templates.embedding import Embedding, EmbeddingBag
 from stitch_planner.stitcher.lower.templates.gemm import Gemm
 from stitch_planner.stitcher.lower.templates.group_norm import GroupNorm
 from stitch_planner.stitcher.lower.templates.loss import ClassLoss
 from stitch_planner.stitcher.lower.templates.pool import Pool, Upsample
-from stitch_planner.stitcher.lower.templates.rearrange import Pad, PixelShuffle
+from stitch_planner.stitcher.lower.templates.rearrange import Flip, Pad, PixelShuffle
 from stitch_planner.stitcher.lower.templates.rnn import Rnn
+from stitch_planner.stitcher.lower.templates.scan import Extreme, Scan
 from stitch_planner.stitcher.lower.templates.windows import Windows
 
 TEMPLATES: tuple[Template, ...] = (
@@ -30,6 +32,10 @@ TEMPLATES: tuple[Template, ...] = (
     Concat(),
     PixelShuffle(),
     Pad(),
+    Flip(),
+    Scan(),
+    Extreme(),
+    Einsum(),
     Gemm(),
     Elements(),
 )

@@ -6,6 +6,7 @@ from math import prod
 from typing import Literal
 
 from stitch_planner.stitcher.lower import reductions, scalars
+from stitch_planner.stitcher.lower.copies import WORTH_TILES, innermost
 from stitch_planner.stitcher.lower.fusion_rules import RESHAPES, classify, group_frame
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, value_key
 from stitch_planner.stitcher.lower.kernel_ir import (
@@ -75,6 +76,10 @@ class _Group:
         self.builder = BodyBuilder()
         self.made: dict[ValueKey, int] = {}
         self.full_loads: list[Access] = []
+        self.turned: dict[ValueKey, View] = {}
+        """Operands as the kernel reads them."""
+        self.fills_output = any(key in lowering.output_of and spreads[key] == "element" for key in spreads)
+        """Whether an output of the program, which is row-major, is written element by element."""
 
     def lower(self) -> None:
         for node in self.nodes:
@@ -137,7 +142,26 @@ class _Group:
         key = (ref.ref, ref.index)
         if key in self.made:
             return self.made[key]
-        return self._load(expand(self.lowering.view(key), shape), shape)
+        if key not in self.turned:
+            self.turned[key] = self._turned(self.lowering.view(key), key)
+        return self._load(expand(self.turned[key], shape), shape)
+
+    def _turned(self, view: View, key: ValueKey) -> View:
+        """The operand as rows of memory, where the result is such and the group reduces; else as it lies.
+
+        A kernel with reductions walks in one order: with the operand in another than the result, one of both
+        would be touched element by element. A pointwise kernel turns tiles itself.
+        """
+        numel = prod(view.shape)
+        if (
+            view.shape != self.frame.full
+            or not self.fills_output
+            or numel < WORTH_TILES
+            or not self.frame.reduced
+        ):
+            return view
+        turned = _covers(view.strides, view.shape) and innermost(view) != len(view.shape) - 1
+        return self.lowering.copy(view, row_major(view.shape), key[0]) if turned else view
 
     def _spread_value(self, ref: ValueRef, dim: int) -> int:
         """A vector's value where it runs along `dim` of the full space."""
@@ -208,9 +232,11 @@ class _Group:
         names = tuple(node.name for node in self.nodes)
         comment = _comment(self.nodes)
         walks = [*stores, *self.builder.loads]
-        lead = self._lead(stores)
         count = len(stores)
         if not self.frame.reduced:
+            # Where they differ, operands are turned in tiles rather than results: to write memory in order
+            # matters more than to read it so.
+            lead = self._lead([*stores, *self.full_loads])
             space, strides = _ordered(self.frame.shape, range(len(self.frame.shape)), lead, walks)
             space, strides = _widest_last(space, strides)
             moved = [replace(w, strides=s) for w, s in zip(walks, strides, strict=True)]
@@ -219,6 +245,7 @@ class _Group:
                 PointwiseKernel(name, comment, names, space, tuple(moved[count:]), body, tuple(moved[:count]))
             )
             return
+        lead = self._lead([*self.full_loads, *stores])
         kept = [d for d in range(len(self.frame.shape)) if d not in self.frame.reduced]
         outer, outer_strides = _ordered(self.frame.shape, kept, lead, walks)
         inner, inner_strides = _ordered(self.frame.shape, self.frame.reduced, lead, walks)
@@ -240,9 +267,9 @@ class _Group:
         reduced = next(instr for instr in body.instrs if instr.op == "reduce")
         return self.lowering.scratch(f"{name}_partial", (chunks,), reduced.dtype)
 
-    def _lead(self, stores: list[Access]) -> tuple[int, ...]:
+    def _lead(self, walks: Sequence[Access]) -> tuple[int, ...]:
         """Strides that decide the loop order: those of the first operand that varies everywhere."""
-        for walk in (*self.full_loads, *stores):
+        for walk in walks:
             if _covers(walk.strides, self.frame.shape):
                 return walk.strides
         return row_major(self.frame.shape)

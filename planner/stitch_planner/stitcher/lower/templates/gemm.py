@@ -133,18 +133,38 @@ def _dense_matrix(lowering: Lowering, key: ValueKey, shape: tuple[int, ...]) -> 
 
 def _lower_batched(nodes: Sequence[GraphNode], product: Product, lowering: Lowering) -> None:
     a, b = matrices(product, lowering)
+    target = lowering.new((nodes[-1].name, 0))
+    sides = (a, product.a), (b, product.b)
+    lower_product(nodes, *sides, target, lowering, alpha=product.alpha, bias=product.bias)
+
+
+Side = tuple[View, ValueKey]
+"""Matrices [..., rows, columns], and the value that they show."""
+
+
+def lower_product(
+    nodes: Sequence[GraphNode],
+    left: Side,
+    right: Side,
+    target: View,
+    lowering: Lowering,
+    *,
+    alpha: float = 1.0,
+    bias: ValueKey | None = None,
+) -> None:
+    """Adds the call for target = alpha * left @ right + bias and the epilogue of `nodes` behind the first."""
+    (a, a_key), (b, b_key) = left, right
+    a, b = _readable(a, lowering, a_key), _readable(b, lowering, b_key)
     rows, depth = a.shape[-2:]
     width = b.shape[-1]
-    a, b = _readable(a, lowering, product.a), _readable(b, lowering, product.b)
-    target = lowering.new((nodes[-1].name, 0))
     batch = _batch(a, b, target)
     # The call has two batch dims. A copy makes the operands dense, which collapses all batch dims into one.
     if len(batch[0]) > 2 or _repeats(*batch):
-        a = lowering.copy(a, row_major(a.shape), product.a[0])
-        b = lowering.copy(b, row_major(b.shape), product.b[0])
+        a = lowering.copy(a, row_major(a.shape), a_key[0])
+        b = lowering.copy(b, row_major(b.shape), b_key[0])
         batch = _batch(a, b, target)
     sizes, (a_batch, b_batch, c_batch) = batch
-    epilogue = epilogue_of(nodes, lowering, alpha=product.alpha, bias=product.bias)
+    epilogue = epilogue_of(nodes, lowering, alpha=alpha, bias=bias)
     operands = _operands(epilogue, lowering, (prod(sizes), rows, width))
     lowering.call(
         f"matmul_{site(nodes[0])}",

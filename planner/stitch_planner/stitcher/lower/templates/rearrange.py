@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.kernel_ir import Access, Body, Instr, PointwiseKernel, View, channels_last
-from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.lowering import Lowering, copy_kernel
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
 from stitch_planner.stitcher.lower.views import permute, reshape, slice_dim
@@ -79,6 +79,31 @@ class Pad(LibraryTemplate):
             middle = slice_dim(middle, dim, max(low, 0), kept)
         if view.numel:
             lowering.copy(view, middle.strides, node.name, target=middle)
+
+
+class Flip(LibraryTemplate):
+    """flip: a copy that walks backwards."""
+
+    family = "layout"
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """None for flip."""
+        return None if node.op == "aten.flip.default" else NOT_MINE
+
+    def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+        """One copy, in the order of memory that the operand has."""
+        node = nodes[0]
+        view = lowering.view(value_key(node.args[0]))
+        last = view.is_channels_last and not view.is_dense
+        target = lowering.new((node.name, 0), strides=channels_last(view.shape) if last else None)
+        strides, offset = list(view.strides), view.offset
+        assert isinstance(node.args[1], tuple)
+        for dim in {int(number(item)) % len(view.shape) for item in node.args[1]}:
+            offset += (view.shape[dim] - 1) * strides[dim]
+            strides[dim] = -strides[dim]
+        turned = View(view.buffer, view.shape, tuple(strides), offset)
+        # The target's own copies (tiles, say) count on strides that are not negative.
+        lowering.add(copy_kernel(lowering.unique(f"flip_{node.name}"), turned, target, node.name))
 
 
 def _fill(lowering: Lowering, node: GraphNode, target: View) -> PointwiseKernel:

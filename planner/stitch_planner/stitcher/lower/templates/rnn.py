@@ -36,7 +36,10 @@ class Rnn(LibraryTemplate):
         if any(index.spec(key).dtype != "float32" for key in index.operands(node)):
             return "recurrent layers are computed in float32 only"
         if argument(node, 6, "train") is True and number(argument(node, 5, "dropout", 0.0)) > 0:
-            return "dropout between recurrent layers has no template"
+            return (
+                "dropout between recurrent layers has no template; for inference write"
+                ' mode = "eval" under [contract] in the task file'
+            )
         weights = _keys(node.args[2])
         if not all(index.is_constant(key) for key in weights):
             return "only constant recurrent weights have a template"

@@ -49,6 +49,10 @@ def _mirror(node: GraphNode, view: View) -> list[View]:
     return [permute(view, order)]
 
 
+def _mirror_all(node: GraphNode, view: View) -> list[View]:
+    return [permute(view, range(len(view.shape))[::-1])]
+
+
 def _permute(node: GraphNode, view: View) -> list[View]:
     return [permute(view, [d % len(view.shape) for d in _ints(node.args[1])])]
 
@@ -121,6 +125,7 @@ MOVES: dict[str, Move] = {
     "aten.transpose.int": _transpose,
     "aten.t.default": _transpose,
     "aten.mT.default": _mirror,
+    "aten.numpy_T.default": _mirror_all,
     "aten.permute.default": _permute,
     "aten.movedim.int": _movedim,
     "aten.movedim.intlist": _movedim,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from stitch_tools.judge.timing.probes.probe import ProbeContext, ProbeReport, Stage
-from stitch_tools.judge.timing.program_runners import PROGRAMS
+from stitch_tools.judge.timing.program_runners import programs_among
 from stitch_tools.judge.timing.visits import Visit
 from stitch_tools.models.conditions import TimingDoubt
 
@@ -27,7 +27,8 @@ class MovedWork:
     def look(self, context: ProbeContext) -> ProbeReport:
         """A doubt where the slope is far below one of the others."""
         series = context.rounds.series
-        others = [visit for name, row in series.items() if name not in PROGRAMS for visit in row.visits]
+        programs = programs_among(series)
+        others = [visit for name, row in series.items() if name not in programs for visit in row.visits]
         doubt = moved_work(series[context.program.name].visits, others)
         return ProbeReport((doubt,) if doubt else ())
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from stitch_tools.judge.timing.output_check import OutputCheck
-from stitch_tools.judge.timing.program_runners import PROGRAMS, LoadedProgram
+from stitch_tools.judge.timing.program_runners import LoadedProgram, programs_among
 from stitch_tools.judge.timing.rounds import Rounds
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup
@@ -51,7 +51,7 @@ class ProbeContext:
     @property
     def others_disturb(self) -> bool:
         """Whether others than the program disturbed: it is stopped while the baselines are visited."""
-        return self.rounds.disturbance(without=PROGRAMS).is_large
+        return self.rounds.disturbance(without=programs_among(self.rounds.series)).is_large
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,16 @@
  *  - One call at a time per handle; several handles may coexist.
  *  - Outputs are those of the reference, in its order (of a dict: in that of its keys there).
  *  - Functions return STITCH_OK or an error code, and never throw across this boundary.
+ *  - Flags of a build: C++17, -O3 -march=native -fopenmp (nvcc: -O3); OpenMP and intrinsics are allowed.
+ *  - Tensors in memory of the judge begin at 256 bytes, views and a caller's own at their element's size:
+ *    use aligned loads only where you have looked at the address.
+ *  - The caller sets every struct_size, also of plan->outputs[i]; the program sets no strides: it reads those
+ *    of its inputs, and its outputs are dense.
+ *  - Order: stitch_init, then stitch_plan at least once for each set of input shapes, then any number of
+ *    stitch_forward calls with them. Plans of other shapes may come in between: stitch_forward reads shapes
+ *    from its own arguments.
+ *  - Outputs and workspace are filled with NaN patterns before a check's calls: a NaN in a result may read
+ *    "never written".
  */
 #ifndef STITCH_ABI_H_
 #define STITCH_ABI_H_
@@ -41,7 +51,7 @@ typedef struct {
 } DLDevice;
 
 typedef struct {
-  uint8_t code; /* 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool */
+  uint8_t code; /* 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool, 10 float8_e4m3fn, 12 float8_e5m2 */
   uint8_t bits;
   uint16_t lanes; /* 1 */
 } DLDataType;
@@ -125,6 +135,24 @@ STITCH_EXPORT int32_t stitch_forward(StitchHandle* handle, const StitchForwardAr
 /* A NUL-terminated sentence owned by the handle, "" when nothing failed. A NULL handle is allowed. */
 STITCH_EXPORT const char* stitch_last_error(StitchHandle* handle);
 STITCH_EXPORT void stitch_free(StitchHandle* handle);
+
+/* Optional: STITCH_BORDER("encoder.0", pointer, bytes) in stitch_forward shows what a step computed, dense
+ * and in the type and shape of what the reference's submodule of that name returns (of several tensors: the
+ * first). Where the program is wrong, the judge compares these borders, and names the first that differs.
+ * Else it does nothing. The memory has to stay until the call's work is done; on a GPU it is copied on the
+ * call's stream. */
+#ifdef STITCH_BORDERS
+typedef struct {
+  const char* name;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t shape[STITCH_MAX_DIMS];
+} StitchBorderSpec;
+void stitch_border(const char* name, const void* data, uint64_t bytes);
+#define STITCH_BORDER(name, data, bytes) stitch_border((name), (data), (bytes))
+#else
+#define STITCH_BORDER(name, data, bytes) ((void)0)
+#endif
 
 #ifdef __cplusplus
 }

@@ -2,11 +2,11 @@
 #ifndef STITCH_CPU_POINTWISE_H_
 #define STITCH_CPU_POINTWISE_H_
 
-#include <string.h>
-
+#include <algorithm>
 #include <utility>
 
 #include "stitch/cpu/at.h"
+#include "stitch/cpu/layout.h"
 #include "stitch/cpu/parallel.h"
 
 namespace stitch::cpu {
@@ -78,8 +78,9 @@ class Pointwise {
   }
 
   // An operand that is contiguous along kTileDim only: its part of a tile goes through a small local array,
-  // so that memory is read and written in whole cache lines. Walking it directly would touch kTile lines at a
-  // distance that is often a power of two, which all fall into the same few places of the cache.
+  // turned in registers, so that memory is read and written in whole cache lines and the kernel's own loop
+  // runs over neighbours. Walking it directly would touch kTile lines at a distance that is often a power of
+  // two, which all fall into the same few places of the cache.
   template <class Op>
   static constexpr bool kIsTurned = Op::stride(kLast) > 1 &&
                                     Op::stride(K::kTileDim < 0 ? 0 : K::kTileDim) == 1;
@@ -88,7 +89,7 @@ class Pointwise {
   using Stores = typename K::Stores;
   static constexpr int64_t kTileBytes = kTile * kTile * 8;
 
-  // Element (i, j) of a staged operand lies at [j - across][i - down].
+  // Element (i, j) of a staged operand lies at [i - down][j - across].
   struct Tile {
     alignas(64) char loads[Loads::kCount + 1][kTileBytes];
     alignas(64) char stores[Stores::kCount + 1][kTileBytes];
@@ -107,7 +108,7 @@ class Pointwise {
       using Op = typename Loads::template Get<kIndex>;
       using T = typename Op::Type;
       if constexpr (kIsTurned<Op>) {
-        return reinterpret_cast<const T*>(tile.loads[kIndex])[(j - tile.across) * kTile + i];
+        return reinterpret_cast<const T*>(tile.loads[kIndex])[i * kTile + j - tile.across];
       } else {
         return reinterpret_cast<const T*>(row.loads[kIndex])[j * Op::stride(kLast)];
       }
@@ -117,7 +118,7 @@ class Pointwise {
       using Op = typename Stores::template Get<kIndex>;
       using T = typename Op::Type;
       if constexpr (kIsTurned<Op>) {
-        reinterpret_cast<T*>(tile.stores[kIndex])[(j - tile.across) * kTile + i] = static_cast<T>(value);
+        reinterpret_cast<T*>(tile.stores[kIndex])[i * kTile + j - tile.across] = static_cast<T>(value);
       } else {
         reinterpret_cast<T*>(row.stores[kIndex])[j * Op::stride(kLast)] = static_cast<T>(value);
       }
@@ -168,17 +169,43 @@ class Pointwise {
      ...);
   }
 
-  // Copies a turned operand's part of the tile in or out, one contiguous run for each column.
+  // Copies a turned operand's part of the tile in or out.
   template <class Op>
   STITCH_FN static void copy(const char* memory, char* local, const Tile& tile, bool in) {
     if constexpr (kIsTurned<Op>) {
       using T = typename Op::Type;
-      for (int64_t j = 0; j < tile.width; ++j) {
-        T* outside =
-            const_cast<T*>(reinterpret_cast<const T*>(memory)) + (tile.across + j) * Op::stride(kLast);
-        T* inside = reinterpret_cast<T*>(local) + j * kTile;
-        const size_t bytes = static_cast<size_t>(tile.height) * sizeof(T);
-        in ? memcpy(inside, outside, bytes) : memcpy(outside, inside, bytes);
+      constexpr int64_t kStep = Op::stride(kLast);
+      T* outside = const_cast<T*>(reinterpret_cast<const T*>(memory)) + tile.across * kStep;
+      T* inside = reinterpret_cast<T*>(local);
+      if (in) {
+        turn(outside, kStep, inside, kTile, tile.width, tile.height);
+      } else {
+        turn(inside, kTile, outside, kStep, tile.height, tile.width);
+      }
+    }
+  }
+
+  // to[c * to_step + r] = from[r * from_step + c]
+  template <class T>
+  STITCH_FN static void turn(const T* from, int64_t from_step, T* to, int64_t to_step, int64_t rows,
+                             int64_t columns) {
+    if constexpr (sizeof(T) == sizeof(float)) {  // vectors move any four bytes as they are
+      for (int64_t c = 0; c < columns; c += kLanes) {
+        for (int64_t r = 0; r < rows; r += kLanes) {
+          detail::transpose_tile(reinterpret_cast<const float*>(from + r * from_step + c), from_step,
+                                 reinterpret_cast<float*>(to + c * to_step + r), to_step,
+                                 std::min<int64_t>(kLanes, rows - r), std::min<int64_t>(kLanes, columns - c));
+        }
+      }
+    } else {
+      constexpr int64_t kBlock = 8;  // cache lines of either side that are in use at once
+      for (int64_t r = 0; r < rows; r += kBlock) {
+        for (int64_t c = 0; c < columns; c += kBlock) {
+          const int64_t r_end = std::min(rows, r + kBlock), c_end = std::min(columns, c + kBlock);
+          for (int64_t i = r; i < r_end; ++i) {
+            for (int64_t j = c; j < c_end; ++j) to[j * to_step + i] = from[i * from_step + j];
+          }
+        }
       }
     }
   }

@@ -3,7 +3,7 @@
 // A program is a struct derived from ProgramBase:
 //
 //   struct Program : stitch::cpu::ProgramBase {
-//     static constexpr TensorType kInputs[] = {...};   // what the reference was captured with
+//     static constexpr InputType kInputs[] = {...};    // what the reference was captured with
 //     static constexpr TensorType kOutputs[] = {...};
 //     static constexpr int64_t kWorkspaceBytes = ...;  // temporaries, reused between kernels
 //     static constexpr int64_t kThreadScratchBytes = ...;  // values that one thread keeps within a row
@@ -12,13 +12,12 @@
 //   };
 //   STITCH_CPU_PROGRAM(Program)
 //
-// This header checks shapes and types, copies inputs that are not dense, and hands out the workspace.
+// This header checks shapes and types, copies inputs that lie otherwise than captured, and hands out the
+// workspace.
 #ifndef STITCH_CPU_PROGRAM_H_
 #define STITCH_CPU_PROGRAM_H_
 
 #include <omp.h>
-#include <string.h>
-
 #include <algorithm>
 #include <initializer_list>
 #include <new>
@@ -27,6 +26,7 @@
 
 #include "stitch/common/status.h"
 #include "stitch/cpu/buffer.h"
+#include "stitch/cpu/restride.h"
 
 namespace stitch::cpu {
 
@@ -63,36 +63,69 @@ inline bool is_dense(const DLTensor& t) {
 
 inline char* address(const DLTensor& t) { return static_cast<char*>(t.data) + t.byte_offset; }
 
-// Calls `each(element of the tensor, element of dense row-major memory)` for a tensor of any strides.
-template <class Each>
-inline void for_each_element(const DLTensor& t, int64_t item, char* dense, Each&& each) {
-  int64_t index[STITCH_MAX_DIMS] = {};
-  int64_t total = 1;
-  for (int i = 0; i < t.ndim; ++i) total *= t.shape[i];
-  char* const begin = address(t);
-  for (int64_t done = 0; done < total; ++done) {
-    int64_t offset = 0;
-    for (int i = 0; i < t.ndim; ++i) offset += index[i] * t.strides[i];
-    each(begin + offset * item, dense + done * item);
-    for (int i = t.ndim - 1; i >= 0 && ++index[i] == t.shape[i]; --i) index[i] = 0;
-  }
+inline int64_t stride_of(const DLTensor& t, int dim) {
+  if (t.strides) return t.strides[dim];
+  int64_t step = 1;
+  for (int i = t.ndim - 1; i > dim; --i) step *= t.shape[i];
+  return step;
 }
 
 // Copies a tensor of any strides to dense row-major memory.
-inline void copy_dense(const DLTensor& t, int64_t item, char* target) {
-  for_each_element(t, item, target,
-                   [item](const char* from, char* to) { memcpy(to, from, static_cast<size_t>(item)); });
+inline void copy_dense(int threads, const DLTensor& t, int64_t item, char* target) {
+  Restride plan;
+  int64_t step = 1;
+  for (int i = t.ndim - 1; i >= 0; --i) {
+    plan.add(t.shape[i], stride_of(t, i), step);
+    step *= t.shape[i];
+  }
+  restride(threads, plan, item, address(t), target);
 }
 
-// The way back.
-inline void copy_back(const DLTensor& t, int64_t item, char* dense) {
-  for_each_element(t, item, dense,
-                   [item](char* to, const char* from) { memcpy(to, from, static_cast<size_t>(item)); });
-}
+// An input as the program reads it. A stride of 0 says that one value stands for a whole dim.
+struct InputType {
+  TensorType type;
+  int64_t strides[STITCH_MAX_DIMS];
+
+  // Whether `t` of this shape lies as the program reads it.
+  bool matches(const DLTensor& t) const {
+    for (int i = 0; i < type.ndim; ++i) {
+      if (type.shape[i] != 1 && strides[i] != stride_of(t, i)) return false;
+    }
+    return true;
+  }
+
+  // The first dim over which the program reads one value and `t` may hold several; -1 for none.
+  int unrepeated_dim(const DLTensor& t) const {
+    for (int i = 0; i < type.ndim; ++i) {
+      if (type.shape[i] > 1 && !strides[i] && stride_of(t, i)) return i;
+    }
+    return -1;
+  }
+
+  // Bytes from the first to behind the last element.
+  int64_t span() const {
+    int64_t last = 0;
+    for (int i = 0; i < type.ndim; ++i) {
+      if (!type.shape[i]) return 0;
+      last += (type.shape[i] - 1) * strides[i];
+    }
+    return (last + 1) * (type.bits / 8);
+  }
+
+  // How the elements of `t` move to where the program reads them; repeated ones once.
+  Restride layout(const DLTensor& t) const {
+    Restride plan;
+    for (int i = 0; i < type.ndim; ++i) {
+      const bool repeats = type.shape[i] > 1 && !strides[i];
+      plan.add(repeats ? 1 : type.shape[i], stride_of(t, i), strides[i]);
+    }
+    return plan;
+  }
+};
 
 // Where one forward's tensors lie.
 struct Memory {
-  char* const* inputs;  // dense
+  char* const* inputs;  // as kInputs says
   char* const* outputs;
   char* workspace;
   float* thread_scratch;
@@ -141,7 +174,7 @@ class ProgramBase {
     if (!copy.reserve(static_cast<size_t>(type.bytes()))) {
       return fail(STITCH_OUT_OF_MEMORY, std::string("no memory for a dense copy of ") + name);
     }
-    copy_dense(t, type.bits / 8, static_cast<char*>(copy.data()));
+    copy_dense(threads, t, type.bits / 8, static_cast<char*>(copy.data()));
     *data = static_cast<const T*>(copy.data());
     return STITCH_OK;
   }
@@ -150,29 +183,21 @@ class ProgramBase {
   template <class T>
   int32_t keep(const char* name, const T* from, std::initializer_list<int64_t> shape,
                std::initializer_list<int64_t> strides, const T** data) {
-    int64_t sizes[STITCH_MAX_DIMS] = {1}, steps[STITCH_MAX_DIMS] = {0};
     if (shape.size() != strides.size() || shape.size() > STITCH_MAX_DIMS) {
       return fail(STITCH_ERROR, std::string(name) + " has too many dims to be copied");
     }
-    std::copy(shape.begin(), shape.end(), sizes);
-    std::copy(strides.begin(), strides.end(), steps);
-    int64_t row = 1;  // elements behind one index of the first dim
-    for (size_t dim = 1; dim < shape.size(); ++dim) row *= sizes[dim];
+    Restride plan;
+    int64_t step = 1;
+    for (size_t dim = shape.size(); dim-- > 0;) {
+      plan.add(shape.begin()[dim], strides.begin()[dim], step);
+      step *= shape.begin()[dim];
+    }
     Buffer& copy = kept_[name];
-    if (!copy.reserve(static_cast<size_t>(sizes[0] * row) * sizeof(T))) {
+    if (!copy.reserve(static_cast<size_t>(step) * sizeof(T))) {
       return fail(STITCH_OUT_OF_MEMORY, std::string("no memory for a copy of ") + name);
     }
     T* const kept = static_cast<T*>(copy.data());
-    const int32_t inner = std::max(static_cast<int32_t>(shape.size()), 1) - 1;
-#pragma omp parallel for num_threads(threads)
-    for (int64_t i = 0; i < sizes[0]; ++i) {
-      DLTensor window{};
-      window.data = const_cast<T*>(from + i * steps[0]);
-      window.ndim = inner;
-      window.shape = sizes + 1;
-      window.strides = steps + 1;
-      copy_dense(window, sizeof(T), reinterpret_cast<char*>(kept + i * row));
-    }
+    restride(threads, plan, sizeof(T), reinterpret_cast<const char*>(from), reinterpret_cast<char*>(kept));
     *data = kept;
     return STITCH_OK;
   }
@@ -185,7 +210,7 @@ class ProgramBase {
 // The six functions of the ABI over a program P.
 template <class P>
 struct Exports {
-  static constexpr int kInputCount = static_cast<int>(sizeof(P::kInputs) / sizeof(TensorType)) - 1;
+  static constexpr int kInputCount = static_cast<int>(sizeof(P::kInputs) / sizeof(InputType)) - 1;
   static constexpr int kOutputCount = static_cast<int>(sizeof(P::kOutputs) / sizeof(TensorType)) - 1;
 
   static int32_t init(const StitchInitArgs* args, P** program) {
@@ -203,7 +228,7 @@ struct Exports {
                                                   " tensors, was given " + std::to_string(count));
     }
     for (int i = 0; i < kInputCount; ++i) {
-      const TensorType& type = P::kInputs[i];
+      const TensorType& type = P::kInputs[i].type;
       const DLTensor& t = inputs[i];
       bool same = t.ndim == type.ndim && t.dtype.code == static_cast<uint8_t>(type.code) &&
                   t.dtype.bits == type.bits && t.dtype.lanes == 1;
@@ -213,6 +238,12 @@ struct Exports {
             STITCH_UNSUPPORTED,
             "input " + std::to_string(i) + " has another shape or type than the program was made for");
       }
+      const int dim = P::kInputs[i].unrepeated_dim(t);
+      if (dim >= 0) {
+        return program.fail(STITCH_UNSUPPORTED,
+                            "input " + std::to_string(i) + " was captured with one value for all of dim " +
+                                std::to_string(dim) + " (stride 0); expand() it there, or stitch it anew");
+      }
     }
     return STITCH_OK;
   }
@@ -220,7 +251,7 @@ struct Exports {
   static int64_t staging_bytes(const DLTensor* inputs) {
     int64_t bytes = 0;
     for (int i = 0; i < kInputCount; ++i) {
-      if (!is_dense(inputs[i])) bytes += round_up(P::kInputs[i].bytes());
+      if (!P::kInputs[i].matches(inputs[i])) bytes += round_up(P::kInputs[i].span());
     }
     return bytes;
   }
@@ -260,16 +291,18 @@ struct Exports {
     char* outputs[kOutputCount + 1];
     for (int i = 0; i < kInputCount; ++i) {
       inputs[i] = address(args->inputs[i]);
-      if (is_dense(args->inputs[i])) continue;
-      copy_dense(args->inputs[i], P::kInputs[i].bits / 8, staging);
+      const InputType& made_for = P::kInputs[i];
+      if (made_for.matches(args->inputs[i])) continue;
+      restride(program.threads, made_for.layout(args->inputs[i]), made_for.type.bits / 8, inputs[i], staging);
       inputs[i] = staging;
-      staging += round_up(P::kInputs[i].bytes());
+      staging += round_up(made_for.span());
     }
     for (int i = 0; i < kOutputCount; ++i) outputs[i] = address(args->outputs[i]);
     STITCH_TRY(program.forward({inputs, outputs, room, reinterpret_cast<float*>(thread_scratch)}));
     for (const int i : P::kWritten) {
-      if (i < 0 || is_dense(args->inputs[i])) continue;
-      copy_back(args->inputs[i], P::kInputs[i].bits / 8, inputs[i]);
+      if (i < 0 || P::kInputs[i].matches(args->inputs[i])) continue;
+      const Restride back = P::kInputs[i].layout(args->inputs[i]).reversed();
+      restride(program.threads, back, P::kInputs[i].type.bits / 8, inputs[i], address(args->inputs[i]));
     }
     return STITCH_OK;
   }

@@ -1,0 +1,1 @@
+"""The roles that a language model takes in a run."""

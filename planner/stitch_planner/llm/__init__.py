@@ -1,0 +1,1 @@
+"""Language models behind one protocol: an endpoint, a person with two files, or recorded answers."""

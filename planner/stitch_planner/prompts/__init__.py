@@ -1,0 +1,1 @@
+"""The prompts: Markdown files with variables, put together by `stitch_planner.agents.prompting`."""
