@@ -40,7 +40,7 @@ def make_plan(graph: Graph, facts: ReferenceFacts, task: Task, ceilings: Ceiling
         steps=tuple(planned),
         # A sum over some of the steps would look like a prediction for all of them.
         predicted_us=sum(measured) if len(measured) == len(times) else None,
-        notes=_notes(graph, facts, task, planned),
+        notes=_notes(graph, facts, planned),
         # What the stitcher's programs do: they launch on the caller's stream, one step after the other.
         host=HostPlan(streams=1, cuda_graph=False) if task.target.startswith("cuda") else None,
     )
@@ -227,12 +227,11 @@ def _rate(step: Step, contract: Contract, ceilings: Ceilings) -> float | None:
     return ceilings.flops_per_s.get(allowed, ceilings.flops_per_s.get("fp32"))
 
 
-def _notes(graph: Graph, facts: ReferenceFacts, task: Task, steps: list[PlanStep]) -> tuple[str, ...]:
+def _notes(graph: Graph, facts: ReferenceFacts, steps: list[PlanStep]) -> tuple[str, ...]:
     notes: list[str] = []
     if graph.source != "export":
         notes.append(f"captured by {graph.source}: {graph.reason}")
     if facts.uses_rng:
         notes.append("the forward draws random numbers")
-    left = "stays with PyTorch" if task.target == "cpu" else "cannot be solved for a GPU yet"
-    notes.extend(f"{step.name} {left}: {step.note}" for step in steps if step.kind == "eager")
+    notes.extend(f"{step.name} stays with PyTorch: {step.note}" for step in steps if step.kind == "eager")
     return tuple(notes)

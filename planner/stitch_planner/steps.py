@@ -6,10 +6,9 @@ from stitch_planner.context import Refinement, RunContext
 from stitch_planner.plan import Plan
 from stitch_planner.planning import make_plan
 from stitch_planner.runs.run import started
-from stitch_planner.stitcher import refuse_updates
 from stitch_tools.graph import capture_graph
 from stitch_tools.models.graph import Ceilings, Graph
-from stitch_tools.models.program import STITCHER, Build
+from stitch_tools.models.program import Build
 from stitch_tools.models.task import ReferenceFacts
 from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.run.ceilings import measure_ceilings
@@ -25,15 +24,7 @@ def observe(context: RunContext) -> ReferenceFacts:
 
 
 def capture(context: RunContext) -> tuple[Graph, Ceilings | None]:
-    """Capture the graph, after the device was measured, unless it is not here.
-
-    Raises:
-        StitchFailedError: no program can be written, whatever the graph is.
-    """
-    # First what needs no work: measuring the device takes seconds, which a task without a template would
-    # waste.
-    if context.coder.name == STITCHER:
-        refuse_updates(context.task, context.facts)
+    """Capture the graph, after the device was measured, unless it is not here."""
     ceilings = None
     if context.target.available:
         ceilings = measure_ceilings(

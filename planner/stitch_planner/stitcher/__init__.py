@@ -1,5 +1,5 @@
 """The stitcher, a Coder without a language model: captured graph -> plan -> typed kernel IR -> text."""
 
-from stitch_planner.stitcher.stitch import Stitched, StitchFailedError, refuse_updates, stitch
+from stitch_planner.stitcher.stitch import Stitched, StitchFailedError, stitch
 
-__all__ = ["StitchFailedError", "Stitched", "refuse_updates", "stitch"]
+__all__ = ["StitchFailedError", "Stitched", "stitch"]

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stitch_planner.plan import Plan
-from stitch_planner.stitcher.emit.cpu.emit_partial import MAIN as PARTIAL_MAIN
-from stitch_planner.stitcher.emit.cpu.emit_partial import emit_partial
+from stitch_planner.stitcher.emit.partial import MAIN as PARTIAL_MAIN
+from stitch_planner.stitcher.emit.partial import emit_partial
 from stitch_planner.stitcher.graph.partition import partition
 from stitch_planner.stitcher.graph.simplify import unembedded, with_attributes
 from stitch_planner.stitcher.kernel_program import lower_steps
@@ -38,21 +38,6 @@ class StitchFailedError(StitchError):
     code = "stitch"
 
 
-def refuse_updates(task: Task, facts: ReferenceFacts) -> None:
-    """Nothing; said as soon as the reference was observed, since no graph changes it.
-
-    Raises:
-        StitchFailedError: the contract compares buffers that forward updates, and the target has no
-            `ModelNew`, which alone can write them.
-    """
-    if updates_buffers(task, facts) and task.target != "cpu":
-        raise StitchFailedError(
-            f"the contract asks for updated buffers ({', '.join(facts.mutated_buffers[:3])}), which stitched "
-            "programs write only on the target cpu",
-            hint="Write a ModelNew that updates them, and judge it with `stitch-mcp check`.",
-        )
-
-
 def stitch(
     task: Task,
     facts: ReferenceFacts,
@@ -72,20 +57,18 @@ def stitch(
 
     Raises:
         StitchFailedError: something in the graph has no template, and PyTorch cannot stand in for it; or as
-            `refuse_updates` and `refuse_opaque` say.
+            `refuse_opaque` says.
     """
-    refuse_updates(task, facts)
     refuse_opaque(graph)
     simple = simple_graph(task, facts, graph)
     summary = [
         f"{step.index}: {' + '.join(step.ops)}" + (f" ({step.module_path})" if step.module_path else "")
         for step in plan.steps
     ]
-    on_cpu = task.target == "cpu"
     # A native program is given parameters and buffers only; `ModelNew` has other attributes as well.
-    attributes = unembedded(simple) if on_cpu and facts.entry_kind != "function" else ()
+    attributes = unembedded(simple) if facts.entry_kind != "function" else ()
     simple = with_attributes(simple, attributes)
-    needs_python = on_cpu and bool(attributes or updates_buffers(task, facts) or _takes_other_types(simple))
+    needs_python = bool(attributes or updates_buffers(task, facts) or _takes_other_types(simple))
     # Templates can refuse late, while they lower a node. Such nodes become eager and everything is
     # partitioned again, since groups that they were part of fall apart. Each turn adds a node to `left` or
     # changes to Python, so the loop ends.
@@ -93,18 +76,19 @@ def stitch(
     left: dict[str, str] = {}
     while True:
         steps = partition(index, templates, left)
-        needs_python = needs_python or (on_cpu and any(step.template is None for step in steps))
+        needs_python = needs_python or any(step.template is None for step in steps)
         try:
             if needs_python:
-                files = emit_partial(task, facts, simple, steps, sources or {}, summary, left, attributes)
+                files = emit_partial(
+                    task, facts, simple, steps, templates, sources or {}, summary, left, attributes
+                )
                 return Stitched(files, PARTIAL_MAIN, "kernelbench", (*plan.notes, *_left(left)))
             program = lower_steps(task.name, task.target, simple, steps)
         except UnloweredError as error:
             unforeseen = {name: str(error) for name in error.nodes if name not in left}
-            # A partial program exists on the CPU only; and without a node to give back another try would end
-            # the same.
-            if not on_cpu or (needs_python and not unforeseen):
-                raise _failed(str(error), task) from error
+            # Without a node to give back another try would end the same.
+            if needs_python and not unforeseen:
+                raise _failed(str(error)) from error
             left.update(unforeseen)
             needs_python = True
         else:
@@ -138,10 +122,6 @@ def _left(left: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{name} stays with PyTorch: {reason}" for name, reason in left.items())
 
 
-def _failed(reason: str, task: Task) -> StitchFailedError:
+def _failed(reason: str) -> StitchFailedError:
     own = "Write a program of your own, and judge it with `stitch-mcp check` (docs/program.md)."
-    return StitchFailedError(
-        reason,
-        hint=own if task.target == "cpu" else f"Solve it for {{target}} cpu. {own}",
-        options=("target",),
-    )
+    return StitchFailedError(reason, hint=own)

@@ -23,10 +23,9 @@ def templates_for(task: Task, facts: ReferenceFacts, simple: Graph) -> tuple[Tem
 
     Where running statistics have to be written, batch_norm is left to PyTorch: no template writes them.
     """
-    if task.target.startswith("cuda"):
-        return cuda_templates(task.contract)
+    among = TEMPLATES if task.target == "cpu" else cuda_templates(task.contract)
     updates = updates_buffers(task, facts) or writes_unseen(simple)
-    return tuple(Updating() if updates and isinstance(one, BatchNorm) else one for one in TEMPLATES)
+    return tuple(Updating() if updates and isinstance(one, BatchNorm) else one for one in among)
 
 
 class Updating(BatchNorm):

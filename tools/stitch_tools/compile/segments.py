@@ -11,18 +11,39 @@ from pathlib import Path
 
 from stitch_tools.compile.build import OUTPUT_NAME, Recipe, plan_build, run_recipe, sources_of
 from stitch_tools.compile.cpp import BASE
+from stitch_tools.compile.nvcc import archs_for
 from stitch_tools.errors import StitchError, StoreError
 from stitch_tools.models.program import Program
 from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.storage.store import Store, storing
 
-FLAGS = (*(flag for flag in BASE if flag != "-Wall"), "-fPIC", "-shared")
-"""What the program's own `stitch_runtime/segments.py` compiles with."""
+_CPU_FLAGS = (*(flag for flag in BASE if flag != "-Wall"), "-fPIC", "-shared")
+_CUDA_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "--cudart",
+    "static",
+    "-shared",
+    "-Xcompiler",
+    "-fPIC,-fvisibility=hidden",
+)
 BUILT = "stitch_built"
 """Folder beside the program in which that file looks before it compiles."""
 RUNTIME = "stitch_runtime/segments.py"
 _TIME_LIMIT_S = 300.0  # of all segments together
-_SEGMENT = re.compile(r"segment_\d+\.cpp")
+_SEGMENT = re.compile(r"segment_\d+\.(?:cpp|cu)")
+
+
+def segment_flags(target: str) -> tuple[str, ...]:
+    """What the program's own `stitch_runtime/segments.py` compiles with.
+
+    Raises:
+        UsageError: the target names no GPU architecture.
+    """
+    if target == "cpu":
+        return _CPU_FLAGS
+    codes = (f"-gencode=arch=compute_{arch.removeprefix('sm_')},code={arch}" for arch in archs_for(target))
+    return (*_CUDA_FLAGS, *codes)
 
 
 def built_segments(
@@ -57,7 +78,10 @@ def built_segments(
     names = [path for path in paths if _SEGMENT.fullmatch(path)]
     sources = sources_of(program, store) if names else {}
     # Another version's runtime may have other flags, and so other results.
-    if f"FLAGS = {FLAGS!r}\n" not in sources.get(RUNTIME, "") or BUILT not in sources[RUNTIME]:
+    if (
+        f"FLAGS = {segment_flags(program.target)!r}\n" not in sources.get(RUNTIME, "")
+        or BUILT not in sources[RUNTIME]
+    ):
         return {}
     deadline_s = time.monotonic() + _TIME_LIMIT_S
     found: dict[str, Path] = {}
@@ -112,12 +136,15 @@ def _recipe(
         EnvironmentMissingError: there is no compiler, or a header is missing.
         OSError: a compiler or header cannot be read.
     """
-    alone = Program(format="native", target="cpu", files=program.files, main=name, author=program.author)
+    alone = Program(
+        format="native", target=program.target, files=program.files, main=name, author=program.author
+    )
     recipe = plan_build(alone, sources, prefixes=prefixes)
-    if recipe.compiler.command != _compiler():
+    if program.target == "cpu" and recipe.compiler.command != _compiler():
         return None
     includes = ("-I.", *(f"-I{folder}" for folder in recipe.include_folders))
-    command = (*recipe.compiler.command, *FLAGS, *includes, "-o", OUTPUT_NAME, name, "-ldl")
+    flags = segment_flags(program.target)
+    command = (*recipe.compiler.command, *flags, *includes, "-o", OUTPUT_NAME, name, "-ldl")
     return replace(recipe, command=command)
 
 

@@ -19,6 +19,7 @@ def take(
     named: Mapping[str, object],
     tensors: Mapping[str, Wanted],
     constants: Mapping[str, tuple[str, str]] | None,
+    device: str = "cpu",
 ) -> dict[str, torch.Tensor]:
     """The call's tensors by their dotted paths ("0", "1.hidden", "mask.0").
 
@@ -27,6 +28,7 @@ def take(
         named: named arguments.
         tensors: what the program takes, by path.
         constants: kind and text of what is part of the program, by path; None where that is not known.
+        device: type of the device on which all tensors lie.
 
     Raises:
         ProgramError: status `unsupported`; an argument is missing, unknown, or not what it was.
@@ -38,7 +40,7 @@ def take(
     result: dict[str, torch.Tensor] = {}
     for path, value in leaves.items():
         if path in tensors:
-            result[path] = _checked(path, value, tensors[path])
+            result[path] = _checked(path, value, tensors[path], device)
         elif constants is not None and _words(value) != constants.get(path):
             made = " ".join(constants[path]) if path in constants else "none"
             raise _refusal(f"input {path}: made for {made}, given {' '.join(_words(value))}")
@@ -57,12 +59,13 @@ def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
         yield from _leaves(item, f"{path}.{key}" if path else str(key))
 
 
-def _checked(path: str, value: object, wanted: Wanted) -> torch.Tensor:
+def _checked(path: str, value: object, wanted: Wanted, device: str) -> torch.Tensor:
     dtype, shape, stride = wanted
     if not isinstance(value, torch.Tensor):
         raise _refusal(f"input {path} is no tensor")
-    if value.device.type != "cpu":
-        raise _refusal(f"input {path} is on {value.device}, made for the CPU")
+    if value.device.type != device:
+        made = "the CPU" if device == "cpu" else "a GPU"
+        raise _refusal(f"input {path} is on {value.device}, made for {made}")
     if (_name(value.dtype), tuple(value.shape)) != (dtype, shape):
         raise _refusal(f"input {path}: made for {dtype}{list(shape)}, given {_described(value)}")
     if stride is not None and value.stride() != stride:

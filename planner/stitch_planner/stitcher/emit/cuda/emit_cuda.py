@@ -113,7 +113,8 @@ def _facts(program: KernelProgram) -> str:
     order = ("Inputs", "Params", "Constants", "State", "Outputs")
     counts = ", ".join(f"k{name}, {sizes.get(name, len(constants))}" for name in order)
     lines.append(f"constexpr stitch::cuda::ProgramFacts kFacts = {{{counts},")
-    lines.append(f"    /*workspace_bytes=*/{program.workspace_bytes}}};")
+    launches = sum(not _is_empty(kernel) for kernel in program.kernels)
+    lines.append(f"    /*workspace_bytes=*/{program.workspace_bytes}, /*launches=*/{launches}}};")
     return "\n".join(lines)
 
 

@@ -10,6 +10,7 @@
 
 #include "stitch/cuda/copy.cuh"
 #include "stitch/cuda/launch.cuh"
+#include "stitch/cuda/replay.cuh"
 
 namespace stitch::cuda {
 
@@ -47,6 +48,7 @@ struct ProgramFacts {
   const TensorFacts* outputs;
   int32_t num_outputs;
   uint64_t workspace_bytes;
+  int32_t launches;  // kernels and library calls of a forward
 };
 
 inline constexpr uint64_t kAlignment = 256;
@@ -101,6 +103,8 @@ class Program {
     // Copies of parameters and packed weights must be there whatever stream the first forward uses.
     if (!copies_.empty()) STITCH_TRY(errors.check(cudaStreamSynchronize(call.stream), "copy parameters"));
     scratch_bytes_ = 0;
+    replay_.clear();
+    STITCH_TRY(reserve_own());
     return setup();
   }
 
@@ -138,7 +142,9 @@ class Program {
     STITCH_TRY(stage(args.inputs, next, call));
     STITCH_TRY(place("state tensor", args.state, facts_.num_state, state_));
     STITCH_TRY(place("output", args.outputs, facts_.num_outputs, outputs_));
-    return body(call);
+    if (facts_.launches < kFewestLaunches || !replay_.usable(call.stream)) return body(call);
+    return own_.empty() ? replay_.run(addresses(workspace), call, [&](const Call& c) { return body(c); })
+                        : run_on_own(call, workspace);
   }
 
   Errors errors;
@@ -280,6 +286,56 @@ class Program {
                         "upload a constant");
   }
 
+  // Memory of our own for inputs and outputs, where copying them is cheaper than their kernels' launches.
+  int32_t reserve_own() {
+    uint64_t total = 0;
+    bool writes = facts_.num_state > 0;
+    for (int i = 0; i < facts_.num_inputs; ++i) {
+      total += facts_.inputs[i].bytes();
+      writes = writes || facts_.inputs[i].written;
+    }
+    for (int i = 0; i < facts_.num_outputs; ++i) total += facts_.outputs[i].bytes();
+    own_.clear();
+    if (facts_.launches < kFewestLaunches || writes || total > kLargestCopied) return STITCH_OK;
+    for (int i = 0; i < facts_.num_inputs + facts_.num_outputs; ++i) {
+      void* memory = nullptr;
+      const int output = i - facts_.num_inputs;
+      STITCH_TRY(allocate(&memory, output < 0 ? facts_.inputs[i].bytes() : facts_.outputs[output].bytes()));
+      own_.push_back(memory);
+    }
+    return STITCH_OK;
+  }
+
+  // What decides whether a graph fits a call.
+  std::vector<void*> addresses(void* workspace) const {
+    std::vector<void*> all{workspace};
+    all.insert(all.end(), inputs_.begin(), inputs_.end());
+    all.insert(all.end(), state_.begin(), state_.end());
+    all.insert(all.end(), outputs_.begin(), outputs_.end());
+    return all;
+  }
+
+  // The forward on tensors of our own, which are filled before it and read after it.
+  int32_t run_on_own(const Call& call, void* workspace) {
+    const std::vector<void*> inputs = inputs_, outputs = outputs_;
+    for (int i = 0; i < facts_.num_inputs; ++i) {
+      STITCH_TRY(move(own_[i], inputs[i], facts_.inputs[i].bytes(), call));
+      inputs_[i] = own_[i];
+    }
+    for (int i = 0; i < facts_.num_outputs; ++i) outputs_[i] = own_[facts_.num_inputs + i];
+    STITCH_TRY(replay_.run(addresses(workspace), call, [&](const Call& c) { return body(c); }));
+    for (int i = 0; i < facts_.num_outputs; ++i) {
+      STITCH_TRY(move(outputs[i], outputs_[i], facts_.outputs[i].bytes(), call));
+    }
+    return STITCH_OK;
+  }
+
+  int32_t move(void* to, const void* from, uint64_t bytes, const Call& call) {
+    if (bytes == 0) return STITCH_OK;
+    return errors.check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, call.stream),
+                        "copy a tensor beside the graph");
+  }
+
   // Device memory that lives as long as the handle. Only init may ask for it.
   int32_t allocate(void** memory, uint64_t bytes) {
     STITCH_TRY(errors.check(cudaMalloc(memory, bytes), "take memory for parameters"));
@@ -337,6 +393,8 @@ class Program {
   std::vector<const void*> params_, constants_;
   std::vector<void*> inputs_, state_, outputs_;
   std::vector<std::unique_ptr<void, DeviceFree>> copies_;
+  std::vector<void*> own_;  // inputs, then outputs; empty: the caller's are used
+  Replay replay_;           // last: its graphs go before the memory that they use
 };
 
 }  // namespace stitch::cuda

@@ -1,19 +1,23 @@
-"""A partial program: `ModelNew` in Python, native segments in C++, PyTorch operations between them."""
+"""A partial program: `ModelNew` in Python, native segments, PyTorch operations between them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import cast
 
+from stitch_planner.stitcher.emit.cpu.emit_cpp import MAIN as CPP_MAIN
 from stitch_planner.stitcher.emit.cpu.emit_cpp import emit_cpu, templates
+from stitch_planner.stitcher.emit.cuda.emit_cuda import MAIN as CUDA_MAIN
+from stitch_planner.stitcher.emit.cuda.emit_cuda import cuda_files
 from stitch_planner.stitcher.graph.partition import NONE, Step, partition
 from stitch_planner.stitcher.graph.segments import Part, cut, subgraph
 from stitch_planner.stitcher.graph.simplify import buffer_updates, live_outputs
 from stitch_planner.stitcher.kernel_program import constant_data, lower_steps
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, value_key
 from stitch_planner.stitcher.lower.lowering import UnloweredError
-from stitch_planner.stitcher.lower.templates import TEMPLATES
-from stitch_tools.compile.segments import BUILT, FLAGS
+from stitch_planner.stitcher.lower.templates import Template
+from stitch_tools.compile.segments import BUILT, segment_flags
+from stitch_tools.graph.families import family_of
 from stitch_tools.models.base import sha256_hex
 from stitch_tools.models.graph import Argument, Graph, GraphInput, GraphNode, GraphOutput, ValueRef
 from stitch_tools.models.task import ReferenceFacts, Task
@@ -23,6 +27,8 @@ MAIN = "model_new.py"
 _DENSE, _COPY = ".contiguous()", ".clone()"
 _COPIED = ("abi.py", "native.py", "input_shapes.py", "reference_weights.py")
 """Files of the worker that programs bring along, so that they stand alone."""
+_REPLAY = "graph_replay.py"
+"""One more, for CUDA programs."""
 
 
 def emit_partial(
@@ -30,6 +36,7 @@ def emit_partial(
     facts: ReferenceFacts,
     graph: Graph,
     steps: list[Step],
+    templates: Sequence[Template],
     sources: Mapping[str, bytes],
     summary: list[str],
     left: Mapping[str, str] = NONE,
@@ -37,7 +44,8 @@ def emit_partial(
 ) -> dict[str, bytes]:
     """Files of the program, `model_new.py` among them. `left` is what no template is to take, and why.
 
-    `attributes` are inputs of kind buffer that are plain tensors of the reference's modules.
+    `templates` are those that `steps` were chosen from. `attributes` are inputs of kind buffer that are plain
+    tensors of the reference's modules.
 
     Raises:
         UnloweredError: the reference cannot be constructed where the program runs, or a segment cannot be
@@ -54,16 +62,24 @@ def emit_partial(
         raise UnloweredError(
             "a program in Python constructs the reference from its own files, and cannot read its search_path"
         )
-    return _Partial(task, graph, steps, left, made).files(facts, sources, summary, attributes)
+    return _Partial(task, graph, steps, templates, left, made).files(facts, sources, summary, attributes)
 
 
 class _Partial:
     """The text of one forward."""
 
     def __init__(
-        self, task: Task, graph: Graph, steps: list[Step], left: Mapping[str, str], made: str
+        self,
+        task: Task,
+        graph: Graph,
+        steps: list[Step],
+        among: Sequence[Template],
+        left: Mapping[str, str],
+        made: str,
     ) -> None:
         self.task = task
+        self.cuda = task.target != "cpu"
+        self.among = among
         self.made = made
         self.left = left
         self.graph = graph
@@ -90,6 +106,8 @@ class _Partial:
             lines.extend(self._segment(part) if part.native else self._eager(part))
         lines.extend(self._updates())
         values = [_variable(value_key(out.value)) for out in live_outputs(self.graph.outputs)]
+        result = _structure(facts.output_structure, values)
+        replayed = self.cuda and bool(values) and self._is_capturable(parts, result)
         text = (
             templates()
             .get_template("model_new.j2")
@@ -103,18 +121,31 @@ class _Partial:
                 fixed=_constants(facts.input_structure),
                 lines=lines,
                 attributes=attributes,
-                result=_structure(facts.output_structure, values),
+                result=result,
+                values="".join(f"{value}, " for value in values).rstrip(),
+                updated=repr(sorted({out.target for out in buffer_updates(self.graph.outputs)})),
+                cuda=self.cuda,
+                replayed=replayed,
                 names=self.segments,
                 constants=self.constants,
             )
         )
         self.contents[MAIN] = text.encode("utf-8")
-        self.contents.update(runtime_files())
+        self.contents.update(runtime_files(self.task.target, replayed=replayed))
         if self.made != "function":
             self.contents.update({f"stitch_reference/{path}": data for path, data in sources.items()})
             # Only where the reference brings none: its own may define what its files import.
             self.contents.setdefault("stitch_reference/__init__.py", b"")
         return self.contents
+
+    def _is_capturable(self, parts: Sequence[Part], result: str) -> bool:
+        """Whether a CUDA graph may hold the whole forward: a replay then repeats all that a call does.
+
+        Random numbers, numbers for the host and writes to the caller's inputs are no part of a graph.
+        """
+        eager = [node for part in parts if not part.native for node in part.nodes]
+        writes = any(out.kind == "input_mutation" for out in self.graph.outputs)
+        return not (writes or ".item()" in result or any(family_of(node.op) == "random" for node in eager))
 
     def _inputs(self, eager: set[str]) -> list[str]:
         """Lines that name the user's tensors, the weights, and the constants that `eager` nodes read."""
@@ -167,10 +198,11 @@ class _Partial:
         self.dense.update(given)
         name = f"segment_{len(self.segments)}"
         program = lower_steps(
-            name, self.task.target, inner, partition(GraphIndex(inner), TEMPLATES, self.left)
+            name, self.task.target, inner, partition(GraphIndex(inner), self.among, self.left)
         )
-        files = emit_cpu(program, f"{self.task.name}, {name}", [])
-        self.contents[f"{name}.cpp"] = files.pop("program.cpp")
+        write, main = (cuda_files, CUDA_MAIN) if self.cuda else (emit_cpu, CPP_MAIN)
+        files = write(program, f"{self.task.name}, {name}", [])
+        self.contents[main.replace("program", name)] = files.pop(main)
         self.contents.update(files)
         targets = [item.target for item in inner.inputs if item.kind in ("parameter", "buffer")]
         weights = ", ".join(f"({target!r}, state[{target!r}])" for target in targets)
@@ -279,11 +311,19 @@ def _structure(described: str, values: list[str]) -> str:
     return build(json.loads(described) if described else "leaf")
 
 
-def runtime_files() -> dict[str, bytes]:
+def runtime_files(target: str = "cpu", *, replayed: bool = False) -> dict[str, bytes]:
     """The binding: the worker's own code, copied so that the program stands alone."""
     folder = resources.files("stitch_tools").joinpath("worker", "runtime")
-    segments = templates().get_template("segments.j2").render(flags=repr(FLAGS), built=repr(BUILT))
-    copied = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in _COPIED}
+    cuda = target != "cpu"
+    segments = (
+        templates()
+        .get_template("segments.j2")
+        .render(
+            flags=repr(segment_flags(target)), built=repr(BUILT), cuda=cuda, suffix="cu" if cuda else "cpp"
+        )
+    )
+    names = (*_COPIED, _REPLAY) if replayed else _COPIED
+    copied = {name: folder.joinpath(name).read_text(encoding="utf-8") for name in names}
     return {
         "stitch_runtime/__init__.py": b"",
         "stitch_runtime/segments.py": segments.encode("utf-8"),
