@@ -18,6 +18,7 @@ COMMANDS = {
     "ceilings": "Measure this device's peak bandwidths and arithmetic rates.",
     "doctor": "Show what this machine lacks and how to fix it.",
     "runs": "List runs, or show one.",
+    "suite": "Solve KernelBench levels or a folder as one sweep.",
     "report": "Write the report of a run: one HTML file that needs nothing else.",
     "certify": "Write a run's certificate, or verify one.",
     "export": "Write a certified program as a package for your own project.",
