@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stitch_planner.stitcher import StitchFailedError
-from stitch_planner.stitcher.emit.cpu.emit_partial import runtime_files
+from stitch_planner.stitcher.emit.partial import runtime_files
 from tests.compose import compose
 from tests.planner.stitch_support import Shared, assert_equal_to_torch, made, shared
 from tests.sampling import sampled
