@@ -126,11 +126,14 @@ def _goal(step: PlanStep, index: GraphIndex) -> str:
     return f"one pass: {kept:,} bytes between its operations are neither written nor read again"
 
 
+_CUDA_LIBRARIES: dict[str, LibraryChoice] = {"gemm": "cublaslt", "conv": "cudnn"}
+
+
 def _library(step: Step, target: str) -> LibraryChoice:
     if step.template is None:
         return "pytorch"
     if target.startswith("cuda"):
-        return "cublaslt" if step.template.family == "gemm" else "custom"
+        return _CUDA_LIBRARIES.get(step.template.family, "custom")
     return "onednn" if step.template.family in ("gemm", "conv") else "custom"
 
 

@@ -3,15 +3,15 @@
 import contextlib
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from stitch_planner.stitcher.emit.cuda.testing import cuda_headers
-from stitch_tools.compile.headers import find_cublas, native_include
-from stitch_tools.compile.toolchain import cuda_root, find_cpp_compiler, find_nvcc
+from stitch_tools.compile.headers import find_cublas
+from stitch_tools.compile.toolchain import cuda_root, find_nvcc
 from stitch_tools.errors import EnvironmentMissingError
+from tests.planner.library_headers import SAME_CALL, compile_text, same_functions
 
 SAME = {
     "kFloat32": "CUDA_R_32F",
@@ -50,23 +50,6 @@ SAME_FIELDS = {
     "reserved": "reserved",
 }
 
-# Two function types may be called through each other: equal arity, and each place is of one class and size.
-SAME_CALL = """
-#include <stddef.h>
-#include <type_traits>
-
-template <class A, class B>
-constexpr bool same_class =
-    sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B> &&
-    std::is_floating_point_v<A> == std::is_floating_point_v<B> &&
-    (std::is_integral_v<A> || std::is_enum_v<A>) == (std::is_integral_v<B> || std::is_enum_v<B>);
-template <class R, class... P, class S, class... Q>
-constexpr bool same_call(R (*)(P...), S (*)(Q...)) {
-  if constexpr (sizeof...(P) == sizeof...(Q)) return same_class<R, S> && (same_class<P, Q> && ...);
-  return false;
-}
-"""
-
 
 def declared_functions() -> list[str]:
     text = api_header().read_text(encoding="utf-8")
@@ -84,11 +67,7 @@ def comparison() -> str:
         f'offsetof(cublasLtMatmulHeuristicResult_t, {theirs}), "{name}");'
         for name, theirs in SAME_FIELDS.items()
     ]
-    rows += [
-        f"static_assert(same_call(decltype({ours}::Functions::{name})(nullptr), decltype(&{name})(nullptr)), "
-        f'"{name}");'
-        for name in declared_functions()
-    ]
+    rows += same_functions(declared_functions(), f"{ours}::Functions")
     sizes = {"HeuristicResult": "cublasLtMatmulHeuristicResult_t", "Algorithm": "cublasLtMatmulAlgo_t"}
     rows += [f'static_assert(sizeof({ours}::{a}) == sizeof({b}), "{a}");' for a, b in sizes.items()]
     return "\n".join(["#include <cublasLt.h>", '#include "stitch/cuda/cublaslt_api.h"', SAME_CALL, *rows, ""])
@@ -111,14 +90,6 @@ def includes() -> list[Path]:
     with contextlib.suppress(EnvironmentMissingError):
         folders.append(cuda_root(find_nvcc()) / "include")
     return [folder for folder in folders if folder.is_dir()]
-
-
-def compile_text(text: str, folder: Path, includes: list[Path]) -> subprocess.CompletedProcess[str]:
-    (folder / "same.cpp").write_text(text, encoding="utf-8")
-    # The library's headers are not ours to judge: -isystem keeps their warnings out.
-    options = [*(f"-isystem{path}" for path in includes), f"-I{cuda_headers()}", f"-I{native_include()}"]
-    command = [*find_cpp_compiler().command, "-std=c++17", "-Wall", "-fsyntax-only", *options, "same.cpp"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def test_our_declarations_are_those_of_the_header(tmp_path: Path, includes: list[Path]) -> None:

@@ -44,7 +44,8 @@ def place(lowering: Lowering, key: ValueKey, *, first: bool = False) -> View:
 def settle(lowering: Lowering, key: ValueKey, written: View) -> None:
     """Moves what a call wrote to where the value belongs; to be called after the call was added."""
     if lowering.view(key) != written:
-        strided_copy(lowering, written, lowering.view(key), key[0], ())
+        target = lowering.view(key)
+        lowering.copy(written, target.strides, key[0], target)
 
 
 def stays_first(node: GraphNode, view: View, index: GraphIndex) -> bool:

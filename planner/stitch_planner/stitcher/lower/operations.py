@@ -121,7 +121,10 @@ class Normalisation:
 
 @dataclass(frozen=True)
 class ConvOp(LibraryOp):
-    """A convolution of channels-last images with constant weights, then `post`."""
+    """A convolution of channels-last images with constant weights, then `post`.
+
+    A target may let `source` lie as N, C, H, W.
+    """
 
     weight: View
     bias: View | None
@@ -140,6 +143,7 @@ class ConvOp(LibraryOp):
     dilation: Pair
     transposed: bool
     output_padding: Pair
+    allow_tf32: bool = False
 
 
 @dataclass(frozen=True)

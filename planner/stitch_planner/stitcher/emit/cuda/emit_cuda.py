@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from stitch_planner.stitcher.emit.call_text import CallArgument, CallText, argument_text, call_texts, wrapped
 from stitch_planner.stitcher.emit.cpu.emit_cpp import header_closure
-from stitch_planner.stitcher.emit.cuda.library_calls import call_text
+from stitch_planner.stitcher.emit.cuda.library_calls import LIBRARIES, call_text
 from stitch_planner.stitcher.emit.cuda.lines import comment_line
 from stitch_planner.stitcher.emit.cuda.operands import pointer_name
 from stitch_planner.stitcher.emit.cuda.pointwise import pointwise_class
@@ -157,14 +157,16 @@ def _handle(program: KernelProgram, kernels: list[Kernel], calls: Mapping[str, C
         lines += ["", *(f"    {line}" for line in _launch(kernel, calls))]
     lines += ["    return STITCH_OK;", "  }"]
     if calls:
-        lines += ["", "  stitch::cuda::CublasLt lib;"]
+        lines += ["", *(f"  {LIBRARIES[name]} {name};" for name in _libraries(calls))]
         lines += [f"  {call.type} {name};" for name, call in calls.items()]
     return "\n".join([*lines, "};"])
 
 
 def _setup(program: KernelProgram, calls: Mapping[str, CallText]) -> list[str]:
     buffers = {view.buffer for call in calls.values() for view in _views(call.init)}
-    lines = ["  int32_t setup() override {", "    STITCH_TRY(lib.open(errors));"]
+    named = " call" if any("call" in call.init for call in calls.values()) else ""
+    lines = [f"  int32_t setup(const stitch::cuda::Call&{named}) override {{"]
+    lines += [f"    STITCH_TRY({name}.open(errors));" for name in _libraries(calls)]
     lines += [f"    {line}" for line in _declarations(program, buffers)]
     for name, call in calls.items():
         arguments = ", ".join(argument_text(argument, _address) for argument in call.init)
@@ -172,6 +174,11 @@ def _setup(program: KernelProgram, calls: Mapping[str, CallText]) -> list[str]:
         lines += [f"    {line}" for line in made]
         lines.append(f"    need_scratch({name}.workspace_bytes());")
     return [*lines, "    return STITCH_OK;", "  }", ""]
+
+
+def _libraries(calls: Mapping[str, CallText]) -> list[str]:
+    """The libraries that calls name, in a fixed order."""
+    return [name for name in LIBRARIES if any(name in call.init for call in calls.values())]
 
 
 def _declarations(program: KernelProgram, buffers: Iterable[Buffer]) -> list[str]:

@@ -1,10 +1,14 @@
-"""Library operations as calls of the package's CUDA headers. Text may name `lib` and `call`."""
+"""Library operations as calls of the package's CUDA headers. Text may name LIBRARIES and `call`."""
 
 from functools import singledispatch
 
 from stitch_planner.stitcher.emit.call_text import CallText, flag
+from stitch_planner.stitcher.emit.cuda.conv_calls import conv, strided_copy
 from stitch_planner.stitcher.lower.kernel_ir import LibraryOp
 from stitch_planner.stitcher.lower.operations import MatmulOp, MatrixLayout
+
+LIBRARIES = {"lib": "stitch::cuda::CublasLt", "dnn": "stitch::cuda::ConvLibraries"}
+"""Members of the handle that calls name as arguments of their init, and their types; each has an `open`."""
 
 _OPTIONS = ("m", "n", "k", "batch", "a", "b", "d", "has_bias", "has_addend", "allow_tf32")
 """Fields of stitch::cuda::GemmOptions in order; C++17 has no initialisers by name."""
@@ -35,6 +39,10 @@ def matmul(op: MatmulOp) -> CallText:
         ("call", op.a, op.b, op.out, *((op.addend,) if op.addend is not None else ())),
         chosen=f"cuBLASLt, {'TF32 allowed' if op.allow_tf32 else 'float32'}",
     )
+
+
+call_text.register(conv)
+call_text.register(strided_copy)
 
 
 def _layout(layout: MatrixLayout) -> str:

@@ -5,13 +5,13 @@ torch is imported only by whoever calls `OnHost`: this module belongs to tests.
 
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stitch_planner.stitcher.emit.cpu.emit_cpp import header_closure
-from stitch_planner.stitcher.emit.cuda.emit_cuda import MAIN
+from stitch_planner.stitcher.emit.cuda.emit_cuda import MAIN, emit_cuda
 from stitch_planner.stitcher.graph.partition import partition
 from stitch_planner.stitcher.graph.simplify import simplify
 from stitch_planner.stitcher.kernel_program import lower_steps
@@ -116,3 +116,62 @@ class OnHost:
         except ProgramError as error:
             return error.message
         raise AssertionError("the program accepts these inputs")
+
+
+class OnGpu:
+    """A program on tensors of this machine's first GPU."""
+
+    def __init__(
+        self, program: KernelProgram, folder: Path, parameters: "Mapping[str, torch.Tensor]"
+    ) -> None:
+        import torch
+
+        from stitch_tools.worker.runtime.native import NativeProgram
+
+        major, minor = torch.cuda.get_device_capability()
+        build = build_for_gpus(emit_cuda(program), folder, [f"sm_{major}{minor}"])
+        assert build.ok, [row.message for row in build.diagnostics]
+        assert build.artifact is not None
+        self.native = NativeProgram(build.artifact, build.libraries)
+        self.load(parameters)
+
+    def load(self, parameters: "Mapping[str, torch.Tensor]") -> None:
+        """Initialises the program with these weights."""
+        import torch
+
+        self.native.init(
+            list(parameters.items()), device="cuda", stream=torch.cuda.current_stream().cuda_stream
+        )
+
+    def prepared(self, inputs: "Sequence[torch.Tensor]") -> "tuple[Callable[[], None], list[torch.Tensor]]":
+        """A forward on the current stream, and the outputs that it writes, poisoned until then."""
+        import torch
+
+        from stitch_tools.worker.runtime.native import make_workspace
+
+        planned = self.native.plan(inputs)
+        outputs = [torch.full(shape, 77, dtype=dtype, device="cuda") for shape, dtype in planned.outputs]
+        workspace = make_workspace(planned.workspace_bytes, "cuda")
+        stream = torch.cuda.current_stream().cuda_stream
+        call = self.native.prepare(inputs, outputs, workspace=workspace, stream=stream)
+        return lambda: self.native.call(call), outputs
+
+    def run(self, inputs: "Sequence[torch.Tensor]") -> "list[torch.Tensor]":
+        """Outputs of one forward, poisoned before it."""
+        import torch
+
+        forward, outputs = self.prepared(inputs)
+        forward()
+        torch.cuda.synchronize()
+        return outputs
+
+    def captured(self, inputs: "Sequence[torch.Tensor]") -> "tuple[Callable[[], None], list[torch.Tensor]]":
+        """The same forward as the replay of a CUDA graph."""
+        import torch
+
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            forward, outputs = self.prepared(inputs)
+            forward()
+        return graph.replay, outputs

@@ -1,6 +1,7 @@
 """The lowering templates of CUDA programs, in the order in which they are asked."""
 
 from stitch_planner.stitcher.lower.cuda.attention import CudaAttention
+from stitch_planner.stitcher.lower.cuda.convolutions import CudaConv
 from stitch_planner.stitcher.lower.cuda.losses import CudaCrossEntropy
 from stitch_planner.stitcher.lower.cuda.products import CudaProduct
 from stitch_planner.stitcher.lower.templates.base import Template
@@ -14,6 +15,7 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
     allow_tf32 = contract.matmul_precision != "fp32"
     return (
         Windows(),
+        CudaConv(allow_tf32=contract.conv_precision != "fp32"),
         CudaProduct(allow_tf32=allow_tf32),
         CudaAttention(allow_tf32=allow_tf32),
         CudaCrossEntropy(),

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.epilogue import can_follow, epilogue_of
-from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import as_2d, is_fp32, last, line, pair, place, settle
+from stitch_planner.stitcher.lower.kernel_ir import View
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import ConvOp, Normalisation
 from stitch_planner.stitcher.lower.scalars import number
@@ -28,8 +29,8 @@ _OPS = frozenset(
 
 
 @dataclass(frozen=True)
-class _Shape:
-    """The options that oneDNN gets. Pairs are height, width; a 1-d convolution has height 1."""
+class ConvShape:
+    """The numbers of a convolution. Pairs are height, width; a 1-d convolution has height 1."""
 
     groups: int
     kernel: tuple[int, int]
@@ -40,7 +41,7 @@ class _Shape:
     output_padding: tuple[int, int] = (0, 0)
 
 
-def _shape(node: GraphNode, index: GraphIndex) -> _Shape | None:
+def _shape(node: GraphNode, index: GraphIndex) -> ConvShape | None:
     """The convolution's numbers; None where its padding cannot be given as one number a side."""
     weight = index.shape(value_key(node.args[1]))
     # A 1-d convolution is a 2-d one of height 1, so there is one template for both.
@@ -49,7 +50,7 @@ def _shape(node: GraphNode, index: GraphIndex) -> _Shape | None:
     stride = both(argument(node, 3, "stride", 1), 1)
     # The overloads order their arguments differently: groups and output_padding come before dilation here.
     if node.op.startswith("aten.conv_transpose"):
-        return _Shape(
+        return ConvShape(
             int(number(argument(node, 6, "groups", 1))),
             kernel,
             stride,
@@ -65,9 +66,9 @@ def _shape(node: GraphNode, index: GraphIndex) -> _Shape | None:
     if node.op == "aten.convolution.default":
         transposed, extra = argument(node, 6, "transposed") is True, argument(node, 7, "output_padding", 0)
         groups = int(number(argument(node, 8, "groups", 1)))
-        return _Shape(groups, kernel, stride, padding, dilation, transposed, both(extra, 0))
+        return ConvShape(groups, kernel, stride, padding, dilation, transposed, both(extra, 0))
     groups = int(number(argument(node, 6, "groups", 1)))
-    return _Shape(groups, kernel, stride, padding, dilation, False)
+    return ConvShape(groups, kernel, stride, padding, dilation, False)
 
 
 def _padding(
@@ -98,6 +99,8 @@ class Conv(LibraryTemplate):
     """conv1d, conv2d and their transposes."""
 
     family = "conv"
+    allow_tf32 = False
+    """Whether products may be rounded to TF32; a CPU has no use for it."""
 
     def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
         """None for fp32 convolutions with constant weights."""
@@ -128,10 +131,10 @@ class Conv(LibraryTemplate):
         tail = nodes[2:] if norm else nodes[1:]
         shape = _shape(node, lowering.index)
         assert shape is not None
-        source = as_2d(last(lowering, value_key(node.args[0])))
+        source = self.source(value_key(node.args[0]), shape, lowering)
         # The epilogue reads nodes behind its first; whatever comes before counts as that first one.
         epilogue = epilogue_of((nodes[1] if norm else node, *tail), lowering)
-        operands = tuple(as_2d(last(lowering, key)) for key in epilogue.operands)
+        operands = tuple(self.operand(key, lowering) for key in epilogue.operands)
         result = nodes[-1]
         target = place(lowering, (result.name, 0))
         bias = argument(node, 2, "bias")
@@ -146,7 +149,7 @@ class Conv(LibraryTemplate):
                 bias=lowering.dense_or_none(bias),
                 norm=None if norm is None else _normalisation(norm, lowering),
                 source=source,
-                out=target,
+                out=as_2d(target),
                 operands=operands,
                 post=epilogue.post,
                 channels=channels,
@@ -157,9 +160,18 @@ class Conv(LibraryTemplate):
                 dilation=shape.dilation,
                 transposed=shape.transposed,
                 output_padding=shape.output_padding,
+                allow_tf32=self.allow_tf32,
             ),
         )
         settle(lowering, (result.name, 0), target)
+
+    def source(self, key: ValueKey, shape: ConvShape, lowering: Lowering) -> View:
+        """The image as the call reads it."""
+        return self.operand(key, lowering)
+
+    def operand(self, key: ValueKey, lowering: Lowering) -> View:
+        """A value in channels-last order."""
+        return as_2d(last(lowering, key))
 
 
 def _normalisation(norm: GraphNode, lowering: Lowering) -> Normalisation:

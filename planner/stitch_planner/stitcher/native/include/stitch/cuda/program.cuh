@@ -100,12 +100,12 @@ class Program {
     for (int i = 0; i < facts_.num_params; ++i) STITCH_TRY(bind(i, args, call));
     constants_.assign(facts_.num_constants, nullptr);
     for (int i = 0; i < facts_.num_constants; ++i) STITCH_TRY(upload(i, call));
-    // Copies of parameters and packed weights must be there whatever stream the first forward uses.
-    if (!copies_.empty()) STITCH_TRY(errors.check(cudaStreamSynchronize(call.stream), "copy parameters"));
     scratch_bytes_ = 0;
     replay_.clear();
     STITCH_TRY(reserve_own());
-    return setup();
+    STITCH_TRY(setup(call));
+    // Copies of parameters and packed weights must be there whatever stream the first forward uses.
+    return errors.check(cudaStreamSynchronize(call.stream), "prepare parameters");
   }
 
   int32_t plan(const DLTensor* inputs, int32_t num_inputs, StitchPlan& plan) {
@@ -150,8 +150,9 @@ class Program {
   Errors errors;
 
  protected:
-  // Prepares library calls. `scratch` grows to what the hungriest of them needs.
-  virtual int32_t setup() { return STITCH_OK; }
+  // Prepares library calls, on the initialisation's stream. `scratch` grows to what the hungriest of them
+  // needs.
+  virtual int32_t setup(const Call&) { return STITCH_OK; }
   // Launches everything on call.stream.
   virtual int32_t body(const Call& call) = 0;
 

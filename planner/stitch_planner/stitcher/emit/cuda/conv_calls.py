@@ -1,0 +1,97 @@
+"""Convolutions and transposed copies as calls of the package's CUDA headers."""
+
+from stitch_planner.stitcher.emit.call_text import CallText, braced, flag
+from stitch_planner.stitcher.lower.cuda.copies import as_transposes
+from stitch_planner.stitcher.lower.operations import ConvOp, StridedCopyOp
+
+_LARGEST_WINDOW = 7
+"""Height and width of the windows that the depthwise kernel unrolls; registers end there."""
+_LARGEST_STRIDE = 2
+"""Beyond it the depthwise kernel reads pixels that no window of its tile covers."""
+
+
+def strided_copy(op: StridedCopyOp) -> CallText:
+    """transpose.cuh."""
+    plan = as_transposes(op.source, op.out)
+    if plan is None:
+        raise TypeError("only transposes have a CUDA call; other copies are kernels")
+    options = _named(
+        batch=plan.batch,
+        rows=plan.rows,
+        columns=plan.columns,
+        source_batch=plan.source_batch,
+        source_row=plan.source_row,
+        target_batch=plan.target_batch,
+        target_column=plan.target_column,
+    )
+    return CallText(
+        "stitch/cuda/transpose.cuh", "stitch::cuda::Transpose", (options,), ("call", op.source, op.out)
+    )
+
+
+def conv(op: ConvOp) -> CallText:
+    """depthwise.cuh where every channel has a window of its own, else conv.cuh: cuDNN."""
+    norm = op.norm
+    fold = () if norm is None else (norm.gamma, norm.beta, norm.mean, norm.variance, repr(norm.eps))
+    residual = op.operands[0] if op.operands else None
+    run = ("call", op.source, op.out, *((residual,) if residual is not None else ()))
+    if is_depthwise(op):
+        vector = next(width for width in (4, 2, 1) if op.channels[0] % width == 0)
+        numbers = f"{op.kernel[0]}, {op.kernel[1]}, {op.stride[1]}, {vector}"
+        return CallText(
+            "stitch/cuda/depthwise.cuh",
+            f"stitch::cuda::DepthwiseConv<{numbers}>",
+            ("call", _options(op), op.weight, op.bias, *fold),
+            run,
+            chosen="a kernel of the program's own, float32",
+        )
+    return CallText(
+        "stitch/cuda/conv.cuh",
+        "stitch::cuda::Conv",
+        ("dnn", "call", _options(op), op.weight, op.bias, *fold),
+        run,
+        chosen=f"cuDNN, {'TF32 allowed' if op.allow_tf32 else 'float32'}, measured at initialisation",
+    )
+
+
+def is_depthwise(op: ConvOp) -> bool:
+    """Whether depthwise.cuh computes it."""
+    one_each = op.groups == op.channels[0] == op.channels[1] > 1
+    small = max(op.kernel) <= _LARGEST_WINDOW and op.stride[1] <= _LARGEST_STRIDE
+    square = op.stride[0] == (op.stride[1] if op.kernel[0] > 1 else 1)
+    return one_each and small and square and not op.transposed and op.dilation == (1, 1)
+
+
+def _options(op: ConvOp) -> str:
+    """A stitch::cuda::ConvOptions."""
+    kinds = [item.kind for item in op.post]
+    assert kinds in ([], ["add"], ["relu"], ["add", "relu"]), "`absorbs` takes no more"
+    n, _, height, width = op.source.shape
+    return _named(
+        images=n,
+        height=height,
+        width=width,
+        out_height=op.out.shape[2],
+        out_width=op.out.shape[3],
+        in_channels=op.channels[0],
+        out_channels=op.channels[1],
+        groups=op.groups,
+        kernel=braced(op.kernel),
+        stride=braced(op.stride),
+        padding=braced(op.padding),
+        dilation=braced(op.dilation),
+        transposed=flag(op.transposed),
+        has_bias=flag(op.bias is not None or op.norm is not None),
+        has_residual=flag("add" in kinds),
+        relu=flag("relu" in kinds),
+        source_first=flag(not op.source.is_channels_last),
+        allow_tf32=flag(op.allow_tf32),
+    )
+
+
+def _named(**fields: int | str) -> str:
+    """A braced list with the fields' names as comments, since C++17 has no initialisers by name.
+
+    Fields stand in the order in which the header declares them.
+    """
+    return "{" + ", ".join(f"/*{name}=*/{value}" for name, value in fields.items()) + "}"

@@ -1,0 +1,106 @@
+// Convolutions and transposed convolutions of channels-last images, float32 or TF32:
+//
+//     out = relu(conv(source, weight) * norm + bias + residual)
+//
+// Up to four ways lead there: cuDNN's convolution with a kernel of ours behind it for what follows, cuDNN's
+// fused call, one matrix product by cuBLASLt where the window is one pixel, and a plain sum of ours where the
+// library has no kernel. Init measures those that the library's heuristics put first, once for each set of
+// sizes, and keeps the fastest. A call allocates nothing and may be captured into a graph.
+#ifndef STITCH_CUDA_CONV_CUH_
+#define STITCH_CUDA_CONV_CUH_
+
+#include "stitch/cuda/conv_kernels.cuh"
+#include "stitch/cuda/gemm.cuh"
+
+#if !defined(STITCH_ON_HOST)
+#include "stitch/cuda/conv_plan.cuh"
+#endif
+
+namespace stitch::cuda {
+
+#if defined(STITCH_ON_HOST)
+
+struct ConvLibraries {
+  int32_t open(Errors&) { return STITCH_OK; }
+};
+
+// The same interface over the plain sum, in double precision.
+class ConvRunner {
+ public:
+  int32_t init(ConvLibraries&, const Call&, const ConvOptions& options, const ConvWeights& weights) {
+    options_ = options;
+    weights_ = &weights;
+    return STITCH_OK;
+  }
+  size_t workspace_bytes() const { return 0; }
+
+  int32_t run(const Call& call, const float* source, float* out, const float* residual) const {
+    const ConvOptions& o = options_;
+    const PlainSum<double> sum{o, source, weights_->weight(), out};
+    STITCH_TRY(each("convolution", o.out_pixels() * o.out_channels, sum, call));
+    return finish_conv(o, out, weights_->bias(), residual, call);
+  }
+
+ private:
+  ConvOptions options_;
+  const ConvWeights* weights_ = nullptr;
+};
+
+#endif  // STITCH_ON_HOST
+
+class Conv {
+ public:
+  // Tensors are torch's; all but `weight` may be null.
+  int32_t init(ConvLibraries& libraries, const Call& call, const ConvOptions& options, const float* weight,
+               const float* bias = nullptr, const FoldedNorm& norm = {}) {
+    options_ = options;
+    const int64_t read = options.pixels() * options.read_channels();
+    if (read >= kMostIndices || options.out_pixels() * options.out_channels >= kMostIndices) {
+      return call.errors->fail(STITCH_UNSUPPORTED, "the images are too large for a convolution");
+    }
+    if (options.empty()) return STITCH_OK;
+    STITCH_TRY(weights_.pack(call, options, weight, bias, norm));
+    return runner_.init(libraries, call, options, weights_);
+  }
+
+  // The same with a normalisation to fold in, part by part.
+  int32_t init(ConvLibraries& libraries, const Call& call, const ConvOptions& options, const float* weight,
+               const float* bias, const float* gamma, const float* beta, const float* mean,
+               const float* variance, float eps) {
+    return init(libraries, call, options, weight, bias, FoldedNorm{gamma, beta, mean, variance, eps});
+  }
+
+  size_t workspace_bytes() const { return image_bytes() + runner_.workspace_bytes(); }
+
+  // `residual` is null where the options have none.
+  int32_t run(const Call& call, const float* source, float* out, const float* residual = nullptr) const {
+    if (options_.empty()) return STITCH_OK;
+    if (!options_.source_first) return runner_.run(call, source, out, residual);
+    const ConvOptions& o = options_;
+    Call inner = call;
+    float* image = static_cast<float*>(call.scratch);
+    inner.scratch = static_cast<char*>(call.scratch) + image_bytes();
+    inner.scratch_bytes = call.scratch_bytes - image_bytes();
+    const ToChannelsLast work{source, image, static_cast<uint32_t>(o.height * o.width),
+                              static_cast<uint32_t>(o.in_channels), static_cast<uint32_t>(o.read_channels())};
+    STITCH_TRY(each("bring an image into channels-last order", o.pixels(), work, call));
+    return runner_.run(inner, image, out, residual);
+  }
+
+ private:
+  // A source that has to be brought into channels-last order lies in the scratch memory then.
+  size_t image_bytes() const {
+    constexpr size_t kBlock = 256;
+    const size_t bytes = options_.source_first && !options_.empty()
+                             ? sizeof(float) * options_.pixels() * options_.read_channels()
+                             : 0;
+    return (bytes + kBlock - 1) / kBlock * kBlock;
+  }
+
+  ConvOptions options_;
+  ConvWeights weights_;
+  ConvRunner runner_;
+};
+
+}  // namespace stitch::cuda
+#endif  // STITCH_CUDA_CONV_CUH_
