@@ -7,7 +7,7 @@ from math import prod
 from stitch_planner.stitcher.graph.partition import Step
 from stitch_planner.stitcher.graph.simplify import live_outputs
 from stitch_planner.stitcher.input_writes import write_inputs
-from stitch_planner.stitcher.lower.copies import cpu_copy
+from stitch_planner.stitcher.lower.copies import tiled_copy
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, value_key
 from stitch_planner.stitcher.lower.kernel_ir import (
     SCALAR_BYTES,
@@ -21,7 +21,7 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     kernel_writes,
     row_major,
 )
-from stitch_planner.stitcher.lower.lowering import Lowering, UnloweredError, copy_kernel, scalar
+from stitch_planner.stitcher.lower.lowering import Lowering, UnloweredError, scalar
 from stitch_planner.stitcher.lower.templates.windows import MOVES
 from stitch_planner.stitcher.lower.workspace_memory import assign_offsets
 from stitch_tools.models.graph import Graph, GraphInput
@@ -37,7 +37,7 @@ def lower_steps(name: str, target: str, graph: Graph, steps: list[Step]) -> Kern
     """
     index = GraphIndex(graph)
     on_cpu = target == "cpu"
-    lowering = Lowering(index, make_copy=cpu_copy if on_cpu else copy_kernel, keeps_copies=on_cpu)
+    lowering = Lowering(index, make_copy=tiled_copy, keeps_copies=on_cpu)
     inputs = _bind_inputs(lowering, graph, strided=on_cpu)
     outputs = [value_key(out.value) for out in live_outputs(graph.outputs)]
     # Before anything is lowered, so that producers of outputs write into the caller's memory.

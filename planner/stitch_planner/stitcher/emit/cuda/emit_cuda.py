@@ -156,14 +156,15 @@ def _handle(program: KernelProgram, kernels: list[Kernel], calls: Mapping[str, C
         lines += ["", *(f"    {line}" for line in _launch(kernel, calls))]
     lines += ["    return STITCH_OK;", "  }"]
     if calls:
-        lines += ["", "  stitch::cuda::CublasLt lib;"]
+        lines += ["", *(["  stitch::cuda::CublasLt lib;"] if _needs_cublas(calls) else [])]
         lines += [f"  {call.type} {name};" for name, call in calls.items()]
     return "\n".join([*lines, "};"])
 
 
 def _setup(program: KernelProgram, calls: Mapping[str, CallText]) -> list[str]:
     buffers = {view.buffer for call in calls.values() for view in _views(call.init)}
-    lines = ["  int32_t setup() override {", "    STITCH_TRY(lib.open(errors));"]
+    lines = ["  int32_t setup() override {"]
+    lines += ["    STITCH_TRY(lib.open(errors));"] if _needs_cublas(calls) else []
     lines += [f"    {line}" for line in _declarations(program, buffers)]
     for name, call in calls.items():
         arguments = ", ".join(argument_text(argument, _address) for argument in call.init)
@@ -171,6 +172,11 @@ def _setup(program: KernelProgram, calls: Mapping[str, CallText]) -> list[str]:
         lines += [f"    {line}" for line in made]
         lines.append(f"    need_scratch({name}.workspace_bytes());")
     return [*lines, "    return STITCH_OK;", "  }", ""]
+
+
+def _needs_cublas(calls: Mapping[str, CallText]) -> bool:
+    """Whether a call uses cuBLASLt; a machine that has none runs the other programs."""
+    return any("lib" in call.init for call in calls.values())
 
 
 def _declarations(program: KernelProgram, buffers: Iterable[Buffer]) -> list[str]:

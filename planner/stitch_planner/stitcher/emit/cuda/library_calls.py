@@ -1,10 +1,21 @@
-"""Library operations as calls of the package's CUDA headers. Text may name `lib` and `call`."""
+"""Library operations as calls of the package's CUDA headers. Text may name `lib`, `errors` and `call`."""
 
 from functools import singledispatch
 
 from stitch_planner.stitcher.emit.call_text import CallText, flag
+from stitch_planner.stitcher.emit.cuda.images import concat, pool, resize, strided_copy
+from stitch_planner.stitcher.emit.cuda.norms import norm_call
 from stitch_planner.stitcher.lower.kernel_ir import LibraryOp
-from stitch_planner.stitcher.lower.operations import MatmulOp, MatrixLayout
+from stitch_planner.stitcher.lower.operations import (
+    BatchNormOp,
+    ConcatOp,
+    GroupNormOp,
+    MatmulOp,
+    MatrixLayout,
+    ResizeOp,
+    StridedCopyOp,
+    VolumePoolOp,
+)
 
 _OPTIONS = ("m", "n", "k", "batch", "a", "b", "d", "has_bias", "has_addend", "allow_tf32")
 """Fields of stitch::cuda::GemmOptions in order; C++17 has no initialisers by name."""
@@ -35,6 +46,14 @@ def matmul(op: MatmulOp) -> CallText:
         ("call", op.a, op.b, op.out, *((op.addend,) if op.addend is not None else ())),
         chosen=f"cuBLASLt, {'TF32 allowed' if op.allow_tf32 else 'float32'}",
     )
+
+
+call_text.register(BatchNormOp, norm_call)
+call_text.register(GroupNormOp, norm_call)
+call_text.register(StridedCopyOp, strided_copy)
+call_text.register(ConcatOp, concat)
+call_text.register(VolumePoolOp, pool)
+call_text.register(ResizeOp, resize)
 
 
 def _layout(layout: MatrixLayout) -> str:
