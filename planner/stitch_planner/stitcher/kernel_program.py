@@ -7,8 +7,7 @@ from math import prod
 from stitch_planner.stitcher.graph.partition import Step
 from stitch_planner.stitcher.graph.simplify import live_outputs
 from stitch_planner.stitcher.input_writes import write_inputs
-from stitch_planner.stitcher.lower.copies import cpu_copy
-from stitch_planner.stitcher.lower.cuda.copies import cuda_copy
+from stitch_planner.stitcher.lower.copies import tiled_copy
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, value_key
 from stitch_planner.stitcher.lower.kernel_ir import (
     SCALAR_BYTES,
@@ -38,7 +37,7 @@ def lower_steps(name: str, target: str, graph: Graph, steps: list[Step]) -> Kern
     """
     index = GraphIndex(graph)
     on_cpu = target == "cpu"
-    lowering = Lowering(index, make_copy=cpu_copy if on_cpu else cuda_copy, keeps_copies=on_cpu)
+    lowering = Lowering(index, make_copy=tiled_copy, keeps_copies=on_cpu)
     inputs = _bind_inputs(lowering, graph, strided=on_cpu)
     outputs = [value_key(out.value) for out in live_outputs(graph.outputs)]
     # Before anything is lowered, so that producers of outputs write into the caller's memory.

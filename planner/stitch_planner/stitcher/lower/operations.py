@@ -11,6 +11,8 @@ from stitch_planner.stitcher.lower.kernel_ir import LibraryOp, View
 
 Pair = tuple[int, int]
 """Height and width."""
+Triple = tuple[int, int, int]
+"""Depth, height and width."""
 Activation = Literal[
     "none", "relu", "relu6", "leaky_relu", "gelu_erf", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish"
 ]
@@ -171,6 +173,45 @@ class PoolOp(LibraryOp):
     channels_last: bool
     window: PoolWindow | None
     """None: adaptive, the windows follow from both sizes."""
+
+
+@dataclass(frozen=True)
+class VolumeWindow:
+    """Where the windows of a pooling of volumes lie; as PoolWindow."""
+
+    kernel: Triple
+    stride: Triple
+    padding: Triple
+    dilation: Triple = (1, 1, 1)
+    count_padding: bool = True
+    divisor: int | None = None
+
+
+@dataclass(frozen=True)
+class VolumePoolOp(LibraryOp):
+    """The maxima or averages of windows of volumes, all [N, C, D, H, W]; images have a depth of 1."""
+
+    source: View
+    out: View
+    kind: Literal["max", "average"]
+    channels_last: bool
+    window: VolumeWindow | None
+    """None: adaptive, the windows follow from both sizes."""
+
+
+@dataclass(frozen=True)
+class ConcatOp(LibraryOp):
+    """Rows of several tensors side by side: each is [outer, its width], dense."""
+
+    sources: tuple[View, ...]
+    widths: tuple[int, ...]
+    """Elements of a source's row."""
+    out: View
+    outer: int
+    begin: int
+    """Where the first source begins in a row of `out`."""
+    total: int
+    """Elements of a row of `out`."""
 
 
 @dataclass(frozen=True)

@@ -320,6 +320,35 @@ def _instance_dims(node: GraphNode, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(range(2, len(shape)))
 
 
+_AVERAGES = {f"aten.{kind}avg_pool{k}d.default": k for kind in ("", "adaptive_") for k in (1, 2, 3)}
+"""The dims of an image that each averages over."""
+
+
+def is_global_average(node: GraphNode, index: GraphIndex) -> bool:
+    """Whether a pooling is the mean of whole images."""
+    dims = _AVERAGES.get(node.op)
+    if dims is None or any(size != 1 for size in node.outputs[0].shape[-dims:]):
+        return False
+    if "adaptive" in node.op:
+        return True
+    sizes = index.shape(value_key(node.args[0]))[-dims:]
+    kernel = _each(argument(node, 1, "kernel_size"), dims)
+    padding = _each(argument(node, 3, "padding", 0), dims)
+    plain = argument(node, 6, "divisor_override") is None and not any(padding)
+    return plain and kernel == sizes
+
+
+def _each(value: Argument, dims: int) -> tuple[int, ...]:
+    """A number for each dim, from one or from several."""
+    values = value if isinstance(value, tuple) else (value,)
+    numbers = tuple(int(number(one)) for one in values)
+    return numbers if len(numbers) == dims else numbers * dims
+
+
+def _image_dims(node: GraphNode, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(range(len(shape) - _AVERAGES[node.op], len(shape)))
+
+
 REDUCTIONS: dict[str, Reduction] = {
     "aten.mean.dim": Reduction(_listed(1), lambda s: s.mean(s.operand()), True),
     "aten.mean.default": Reduction(_all, lambda s: s.mean(s.operand()), True),
@@ -355,6 +384,7 @@ REDUCTIONS: dict[str, Reduction] = {
     "aten.rms_norm.default": Reduction(_trailing, _rms_norm, False),
     "aten.group_norm.default": Reduction(_all, _group_norm, False),
     "aten.instance_norm.default": Reduction(_instance_dims, _instance_norm, False),
+    **{op: Reduction(_image_dims, lambda s: s.mean(s.operand()), True) for op in _AVERAGES},
 }
 """Every operation that reduces, with its expression."""
 
@@ -390,6 +420,8 @@ def refusal(node: GraphNode, index: GraphIndex) -> str | None:
         alike = (other.shape, other.dtype) == (operand.shape, operand.dtype)
         plain = _loss_reduction(node) != 0 and alike
         return None if plain else "a loss of each element, or of unlike tensors, has no template"
+    if node.op in _AVERAGES and not is_global_average(node, index):
+        return ""  # a pooling, that another family has
     return _special_refusal(node)
 
 

@@ -1,32 +1,12 @@
-"""Convolutions and transposed copies as calls of the package's CUDA headers."""
+"""Convolutions as calls of the package's CUDA headers."""
 
 from stitch_planner.stitcher.emit.call_text import CallText, braced, flag
-from stitch_planner.stitcher.lower.cuda.copies import as_transposes
-from stitch_planner.stitcher.lower.operations import ConvOp, StridedCopyOp
+from stitch_planner.stitcher.lower.operations import ConvOp
 
 _LARGEST_WINDOW = 7
 """Height and width of the windows that the depthwise kernel unrolls; registers end there."""
 _LARGEST_STRIDE = 2
 """Beyond it the depthwise kernel reads pixels that no window of its tile covers."""
-
-
-def strided_copy(op: StridedCopyOp) -> CallText:
-    """transpose.cuh."""
-    plan = as_transposes(op.source, op.out)
-    if plan is None:
-        raise TypeError("only transposes have a CUDA call; other copies are kernels")
-    options = _named(
-        batch=plan.batch,
-        rows=plan.rows,
-        columns=plan.columns,
-        source_batch=plan.source_batch,
-        source_row=plan.source_row,
-        target_batch=plan.target_batch,
-        target_column=plan.target_column,
-    )
-    return CallText(
-        "stitch/cuda/transpose.cuh", "stitch::cuda::Transpose", (options,), ("call", op.source, op.out)
-    )
 
 
 def conv(op: ConvOp) -> CallText:

@@ -1,11 +1,22 @@
-"""Library operations as calls of the package's CUDA headers. Text may name LIBRARIES and `call`."""
+"""Library operations as calls of the package's CUDA headers. Text may name LIBRARIES, `errors` and `call`."""
 
 from functools import singledispatch
 
 from stitch_planner.stitcher.emit.call_text import CallText, flag
-from stitch_planner.stitcher.emit.cuda.conv_calls import conv, strided_copy
+from stitch_planner.stitcher.emit.cuda.conv_calls import conv
+from stitch_planner.stitcher.emit.cuda.images import concat, pool, resize, strided_copy
+from stitch_planner.stitcher.emit.cuda.norms import norm_call
 from stitch_planner.stitcher.lower.kernel_ir import LibraryOp
-from stitch_planner.stitcher.lower.operations import MatmulOp, MatrixLayout
+from stitch_planner.stitcher.lower.operations import (
+    BatchNormOp,
+    ConcatOp,
+    GroupNormOp,
+    MatmulOp,
+    MatrixLayout,
+    ResizeOp,
+    StridedCopyOp,
+    VolumePoolOp,
+)
 
 LIBRARIES = {"lib": "stitch::cuda::CublasLt", "dnn": "stitch::cuda::ConvLibraries"}
 """Members of the handle that calls name as arguments of their init, and their types; each has an `open`."""
@@ -42,7 +53,12 @@ def matmul(op: MatmulOp) -> CallText:
 
 
 call_text.register(conv)
-call_text.register(strided_copy)
+call_text.register(BatchNormOp, norm_call)
+call_text.register(GroupNormOp, norm_call)
+call_text.register(StridedCopyOp, strided_copy)
+call_text.register(ConcatOp, concat)
+call_text.register(VolumePoolOp, pool)
+call_text.register(ResizeOp, resize)
 
 
 def _layout(layout: MatrixLayout) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from stitch_planner.stitcher.emit.cuda.schedule import is_linear
 from stitch_planner.stitcher.emit.scalar_text import MEMORY_TYPES
-from stitch_planner.stitcher.lower.kernel_ir import Access, Buffer
+from stitch_planner.stitcher.lower.kernel_ir import Access, Buffer, View
 
 
 def pointers(loads: Sequence[Access], stores: Sequence[Access]) -> dict[Buffer, str]:
@@ -110,3 +110,8 @@ def store_text(access: Access, vector: int, where: str, group: str) -> str:
 def group_type(access: Access, vector: int) -> str:
     """Type of a group of the buffer's elements."""
     return f"stitch::cuda::Group<{MEMORY_TYPES[access.buffer.dtype]}, {vector}>"
+
+
+def aligned(*views: View) -> bool:
+    """Whether groups of four float32 elements may be read from where the windows begin."""
+    return all(view.offset % 4 == 0 for view in views)

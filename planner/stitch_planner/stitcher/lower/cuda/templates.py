@@ -2,10 +2,15 @@
 
 from stitch_planner.stitcher.lower.cuda.attention import CudaAttention
 from stitch_planner.stitcher.lower.cuda.convolutions import CudaConv
+from stitch_planner.stitcher.lower.cuda.joins import CudaConcat
 from stitch_planner.stitcher.lower.cuda.losses import CudaCrossEntropy
+from stitch_planner.stitcher.lower.cuda.norms import CudaBatchNorm, CudaImageNorm
+from stitch_planner.stitcher.lower.cuda.pools import CudaPool
 from stitch_planner.stitcher.lower.cuda.products import CudaProduct
 from stitch_planner.stitcher.lower.templates.base import Template
 from stitch_planner.stitcher.lower.templates.elements import Elements
+from stitch_planner.stitcher.lower.templates.pool import Upsample
+from stitch_planner.stitcher.lower.templates.rearrange import Flip, Pad, PixelShuffle
 from stitch_planner.stitcher.lower.templates.windows import Windows
 from stitch_tools.models.task import Contract
 
@@ -19,5 +24,13 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
         CudaProduct(allow_tf32=allow_tf32),
         CudaAttention(allow_tf32=allow_tf32),
         CudaCrossEntropy(),
+        CudaBatchNorm(),
+        CudaImageNorm(),
+        CudaPool(),
+        Upsample(),
+        CudaConcat(),
+        PixelShuffle(),
+        Pad(),
+        Flip(),
         Elements(),
     )

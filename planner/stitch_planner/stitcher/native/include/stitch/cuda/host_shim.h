@@ -28,6 +28,9 @@ inline cudaError_t cudaMalloc(void** memory, size_t bytes) {
   *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
   return *memory != nullptr || bytes == 0 ? cudaSuccess : cudaErrorMemoryAllocation;
 }
+inline cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
+  return memset(memory, value, bytes), cudaSuccess;
+}
 inline constexpr int cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToDevice = 3;
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, cudaStream_t) {
   return memcpy(to, from, bytes), cudaSuccess;

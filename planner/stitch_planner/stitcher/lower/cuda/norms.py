@@ -1,0 +1,113 @@
+"""Normalisation by an image's own statistics on GPUs, in the orders of memory that the headers can take."""
+
+from collections.abc import Sequence
+
+from stitch_planner.stitcher.lower.comments import site
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.lower.image_shapes import is_fp32, last, place, settle
+from stitch_planner.stitcher.lower.lowering import Lowering
+from stitch_planner.stitcher.lower.operations import GroupNormOp
+from stitch_planner.stitcher.lower.scalars import number
+from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
+from stitch_planner.stitcher.lower.templates.batch_norm import (
+    BatchNorm,
+    absorbs_tail,
+    activation_text,
+    tail_of,
+)
+from stitch_tools.models.graph import GraphNode
+
+LARGEST_TILE = 128
+"""Channels that one block of pixel_norm.cuh takes at most."""
+MOST_ELEMENTS = 2**31
+"""The headers count the elements of a tensor in 31 bits."""
+_GROUP, _INSTANCE = "aten.group_norm.default", "aten.instance_norm.default"
+
+
+class CudaBatchNorm(BatchNorm):
+    """batch_norm in training mode."""
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """As the base class, and not for tensors whose elements take more than 31 bits to count."""
+        refusal = super().refuses(node, index)
+        too_large = node.outputs[0].numel >= MOST_ELEMENTS
+        return "images are counted in 31 bits" if refusal is None and too_large else refusal
+
+
+class CudaImageNorm(LibraryTemplate):
+    """group_norm and instance_norm of [N, C, ...], with a residual and an activation behind them."""
+
+    family = "group_norm"
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """None for fp32 images that are normalised by their own statistics."""
+        if node.op not in (_GROUP, _INSTANCE) or len(node.outputs[0].shape) < 3:
+            return NOT_MINE
+        if node.op == _INSTANCE and argument(node, 5, "use_input_stats") is False:
+            return NOT_MINE
+        if not is_fp32(node, index):
+            return "statistics of images are computed in float32 only"
+        return None if node.outputs[0].numel < MOST_ELEMENTS else "images are counted in 31 bits"
+
+    def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
+        """A residual, then an activation."""
+        return absorbs_tail(nodes, candidate, index)
+
+    def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+        """One call, in the order of memory that the operand has."""
+        node = nodes[0]
+        key = value_key(node.args[0])
+        residual, activation, slope = tail_of(nodes, lowering.index)
+        shape = node.outputs[0].shape
+        groups, weight, bias, eps = _numbers(node)
+        view = lowering.view(key)
+        first = view.is_dense or not fits_tile(shape[1], shape[1] // groups)
+        result = (nodes[-1].name, 0)
+        source = lowering.dense(key) if first else last(lowering, key)
+        target = place(lowering, result, first=first)
+        more = None
+        if residual is not None:
+            more = lowering.dense(residual) if first else last(lowering, residual)
+        lowering.call(
+            f"norm_{node.name}",
+            f"{site(node)}: {groups} groups of {shape[1]} channels"
+            f"{', residual' if more else ''}{activation_text(activation)}",
+            nodes,
+            GroupNormOp(
+                source=source,
+                weight=None if weight is None else lowering.dense(weight),
+                bias=None if bias is None else lowering.dense(bias),
+                residual=more,
+                out=target,
+                channels_last=not first,
+                area=node.outputs[0].numel // (shape[0] * shape[1]),
+                groups=groups,
+                eps=eps,
+                activation=activation,
+                slope=slope,
+            ),
+        )
+        settle(lowering, result, target)
+
+
+def fits_tile(channels: int, group_size: int) -> bool:
+    """Whether whole groups of channels fill tiles of a power of two of them."""
+    is_power = group_size & (group_size - 1) == 0
+    return channels <= LARGEST_TILE or (is_power and group_size <= LARGEST_TILE)
+
+
+def _numbers(
+    node: GraphNode,
+) -> tuple[int, tuple[str, int] | None, tuple[str, int] | None, float]:
+    """Groups, weight, bias and eps."""
+    grouped = node.op == _GROUP
+    first = 2 if grouped else 1
+    weight, bias = argument(node, first, "weight"), argument(node, first + 1, "bias")
+    groups = int(number(node.args[1])) if grouped else node.outputs[0].shape[1]
+    eps = float(number(argument(node, 4 if grouped else 7, "eps", 1e-5)))
+    return (
+        groups,
+        None if weight is None else value_key(weight),
+        None if bias is None else value_key(bias),
+        eps,
+    )

@@ -1,0 +1,147 @@
+// Maxima and averages of windows of images, [N][C][D][H][W] or channels last; images of two dims have a depth
+// of 1.
+//
+// A thread makes one result, of V neighbouring channels where channels are innermost. Windows that overlap
+// read what their neighbours have brought into the cache.
+#ifndef STITCH_CUDA_POOL_CUH_
+#define STITCH_CUDA_POOL_CUH_
+
+#include "stitch/common/math.h"
+#include "stitch/cuda/constants.cuh"
+#include "stitch/cuda/grid.cuh"
+
+namespace stitch::cuda {
+
+enum class Pooling { kMax, kAverage };
+
+// Along one dim; the window of result o covers input o * stride - padding + i * dilation, i < kernel.
+struct PoolDim {
+  int64_t input = 1, output = 1;
+  int64_t kernel = 1, stride = 1, padding = 0, dilation = 1;
+};
+
+struct PoolOptions {
+  int64_t images = 0, channels = 0;
+  PoolDim depth, height, width;
+  bool count_padding = true;  // of averages: whether padding counts as elements
+  int64_t divisor = 0;        // of averages: what a sum is divided by instead; 0: the number of elements
+};
+
+// The elements of one window along a dim that exist: first, first + step, ... below end.
+struct PoolSpan {
+  int first, end, step, counted;
+};
+
+// kAdaptive: the window follows from both sizes; kernel, stride, padding and dilation are not read.
+template <bool kAdaptive>
+__device__ __forceinline__ PoolSpan span_of(const PoolDim& dim, int64_t o) {
+  const int input = static_cast<int>(dim.input);
+  if constexpr (kAdaptive) {
+    const int first = static_cast<int>(o * dim.input / dim.output);
+    const int end = static_cast<int>(((o + 1) * dim.input + dim.output - 1) / dim.output);
+    return {first, end, 1, end - first};
+  } else {
+    const int step = static_cast<int>(dim.dilation);
+    const int begin = static_cast<int>(o * dim.stride - dim.padding);
+    const int end = begin + static_cast<int>(dim.kernel) * step;
+    // An average counts padding, but nothing beyond it (a window that ceil_mode has let hang over).
+    const int padded = input + static_cast<int>(dim.padding);
+    const int first = begin >= 0 ? begin : begin + (-begin + step - 1) / step * step;
+    return {first, end < input ? end : input, step, (end < padded ? end : padded) - begin};
+  }
+}
+
+template <Pooling kKind, bool kAdaptive, bool kChannelsLast, int V>
+struct PoolWindows {
+  const float* x;
+  float* y;
+  PoolDim depth, height, width;
+  int64_t channels;
+  bool count_padding;
+  int64_t divisor;
+  // Of results: groups of channels (channels last), or planes.
+  Divisor by_channels, by_width, by_height, by_depth;
+
+  __device__ __forceinline__ void operator()(int64_t i) const {
+    uint32_t rest = static_cast<uint32_t>(i), group = 0, ox, oy, oz;
+    if constexpr (kChannelsLast) rest = by_channels.split(rest, group);
+    rest = by_width.split(rest, ox);
+    rest = by_height.split(rest, oy);
+    const int64_t image = by_depth.split(rest, oz);  // and channel, where channels are outside
+    const int64_t pixels = depth.input * height.input * width.input;
+    // Elements between neighbours along the width.
+    const int64_t next = kChannelsLast ? channels : 1;
+    const float* from = x + image * pixels * next + int64_t{group} * V;
+    const PoolSpan zs = span_of<kAdaptive>(depth, oz), ys = span_of<kAdaptive>(height, oy);
+    const PoolSpan xs = span_of<kAdaptive>(width, ox);
+    Group<float, V> total;
+#pragma unroll
+    for (int e = 0; e < V; ++e) total[e] = kKind == Pooling::kMax ? kLeast<float> : 0.0f;
+    for (int z = zs.first; z < zs.end; z += zs.step) {
+      for (int y_at = ys.first; y_at < ys.end; y_at += ys.step) {
+        const float* line = from + (z * height.input + y_at) * width.input * next;
+#pragma unroll 4
+        for (int x_at = xs.first; x_at < xs.end; x_at += xs.step) take(load<V>(line + x_at * next), total);
+      }
+    }
+    if constexpr (kKind == Pooling::kAverage) {
+      const float count = static_cast<float>(counted(zs, ys, xs));
+#pragma unroll
+      for (int e = 0; e < V; ++e) total[e] /= count;
+    }
+    store(y + i * V, total);
+  }
+
+ private:
+  __device__ __forceinline__ static void take(const Group<float, V>& in, Group<float, V>& total) {
+#pragma unroll
+    for (int e = 0; e < V; ++e) {
+      if constexpr (kKind == Pooling::kMax) {
+        total[e] = math::maximum(total[e], in[e]);  // passes NaN on
+      } else {
+        total[e] += in[e];
+      }
+    }
+  }
+  __device__ __forceinline__ int64_t counted(const PoolSpan& zs, const PoolSpan& ys,
+                                             const PoolSpan& xs) const {
+    if (divisor != 0) return divisor;
+    if (count_padding) return int64_t{zs.counted} * ys.counted * xs.counted;
+    return int64_t{zs.end - zs.first} * (ys.end - ys.first) * (xs.end - xs.first);
+  }
+};
+
+// V: neighbouring channels that a thread takes; divides their number. 1 where channels are outside.
+template <Pooling kKind, bool kAdaptive, bool kChannelsLast, int V>
+class Pool {
+ public:
+  int32_t init(const PoolOptions& options) {
+    options_ = options;
+    return STITCH_OK;
+  }
+  size_t workspace_bytes() const { return 0; }
+
+  int32_t run(const Call& call, const float* x, float* y) const {
+    const PoolOptions& o = options_;
+    const PoolWindows<kKind, kAdaptive, kChannelsLast, V> windows{x,
+                                                                  y,
+                                                                  o.depth,
+                                                                  o.height,
+                                                                  o.width,
+                                                                  o.channels,
+                                                                  o.count_padding,
+                                                                  o.divisor,
+                                                                  Divisor(o.channels / V),
+                                                                  Divisor(o.width.output),
+                                                                  Divisor(o.height.output),
+                                                                  Divisor(o.depth.output)};
+    const int64_t pixels = o.depth.output * o.height.output * o.width.output;
+    return each("pool", o.images * o.channels / V * pixels, windows, call);
+  }
+
+ private:
+  PoolOptions options_;
+};
+
+}  // namespace stitch::cuda
+#endif  // STITCH_CUDA_POOL_CUH_
