@@ -3,8 +3,9 @@
 from functools import singledispatch
 
 from stitch_planner.stitcher.emit.call_text import CallText, flag
+from stitch_planner.stitcher.emit.cuda.recurrent import rnn_text
 from stitch_planner.stitcher.lower.kernel_ir import LibraryOp
-from stitch_planner.stitcher.lower.operations import MatmulOp, MatrixLayout
+from stitch_planner.stitcher.lower.operations import MatmulOp, MatrixLayout, RnnOp
 
 _OPTIONS = ("m", "n", "k", "batch", "a", "b", "d", "has_bias", "has_addend", "allow_tf32")
 """Fields of stitch::cuda::GemmOptions in order; C++17 has no initialisers by name."""
@@ -35,6 +36,12 @@ def matmul(op: MatmulOp) -> CallText:
         ("call", op.a, op.b, op.out, *((op.addend,) if op.addend is not None else ())),
         chosen=f"cuBLASLt, {'TF32 allowed' if op.allow_tf32 else 'float32'}",
     )
+
+
+@call_text.register
+def rnn(op: RnnOp) -> CallText:
+    """rnn.cuh."""
+    return rnn_text(op)
 
 
 def _layout(layout: MatrixLayout) -> str:

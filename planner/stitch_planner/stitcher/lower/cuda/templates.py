@@ -3,6 +3,7 @@
 from stitch_planner.stitcher.lower.cuda.attention import CudaAttention
 from stitch_planner.stitcher.lower.cuda.losses import CudaCrossEntropy
 from stitch_planner.stitcher.lower.cuda.products import CudaProduct
+from stitch_planner.stitcher.lower.cuda.recurrent import CudaRnn
 from stitch_planner.stitcher.lower.templates.base import Template
 from stitch_planner.stitcher.lower.templates.elements import Elements
 from stitch_planner.stitcher.lower.templates.windows import Windows
@@ -17,5 +18,6 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
         CudaProduct(allow_tf32=allow_tf32),
         CudaAttention(allow_tf32=allow_tf32),
         CudaCrossEntropy(),
+        CudaRnn(),
         Elements(),
     )
