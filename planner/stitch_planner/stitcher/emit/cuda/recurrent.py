@@ -8,9 +8,15 @@ def rnn_text(op: RnnOp) -> CallText:
     """The call that computes all layers, directions and steps on a GPU."""
     sizes = (op.features, op.units, op.layers, op.directions, op.batch)
     numbers = ", ".join(map(str, sizes))
-    options = (
-        f"{{/*steps=*/{op.steps}, /*batch_first=*/{flag(op.batch_first)}, /*has_bias=*/{flag(op.has_bias)}}}"
-    )
+    rows = [weight.strides[0] if op.one_bias else 0 for weight in op.weights[:2]]
+    fields = {
+        "steps": str(op.steps),
+        "batch_first": flag(op.batch_first),
+        "biases": str(0 if not op.has_bias else 1 if op.one_bias else 2),
+        "input_row": str(rows[0]),
+        "weight_row": str(rows[1]),
+    }
+    options = "{" + ", ".join(f"/*{name}=*/{text}" for name, text in fields.items()) + "}"
     states = (op.hidden, op.cell, op.out, op.last_hidden, op.last_cell)
     return CallText(
         "stitch/cuda/rnn.cuh",

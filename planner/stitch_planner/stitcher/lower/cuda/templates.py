@@ -4,6 +4,7 @@ from stitch_planner.stitcher.lower.cuda.attention import CudaAttention
 from stitch_planner.stitcher.lower.cuda.losses import CudaCrossEntropy
 from stitch_planner.stitcher.lower.cuda.products import CudaProduct
 from stitch_planner.stitcher.lower.cuda.recurrent import CudaRnn
+from stitch_planner.stitcher.lower.cuda.unrolled import CudaUnrolled
 from stitch_planner.stitcher.lower.templates.base import Template
 from stitch_planner.stitcher.lower.templates.elements import Elements
 from stitch_planner.stitcher.lower.templates.windows import Windows
@@ -19,5 +20,6 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
         CudaAttention(allow_tf32=allow_tf32),
         CudaCrossEntropy(),
         CudaRnn(),
+        CudaUnrolled(allow_tf32=allow_tf32),
         Elements(),
     )

@@ -28,9 +28,8 @@ class Rnn {
     for (RnnWeights& one : weights) {
       one.input = *addresses++;
       one.recurrent = *addresses++;
-      if (!options.has_bias) continue;
-      one.input_bias = *addresses++;
-      one.recurrent_bias = *addresses++;
+      if (options.biases > 0) one.input_bias = *addresses++;
+      if (options.biases > 1) one.recurrent_bias = *addresses++;
     }
     return choose(lib, options, weights);
   }

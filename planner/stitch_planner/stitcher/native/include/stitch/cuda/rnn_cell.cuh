@@ -46,10 +46,9 @@ template <Cell kCell>
 STITCH_FN void unit_biases(const float* input, const float* recurrent, int64_t units, int64_t unit,
                            float* values) {
   for (int value = 0; value < value_count(kCell); ++value) values[value] = 0.0f;
-  if (input == nullptr) return;
   for (int gate = 0; gate < gate_count(kCell); ++gate) {
-    values[input_value(gate)] += input[gate * units + unit];
-    values[recurrent_value(kCell, gate)] += recurrent[gate * units + unit];
+    if (input != nullptr) values[input_value(gate)] += input[gate * units + unit];
+    if (recurrent != nullptr) values[recurrent_value(kCell, gate)] += recurrent[gate * units + unit];
   }
 }
 

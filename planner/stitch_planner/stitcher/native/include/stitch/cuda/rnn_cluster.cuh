@@ -29,6 +29,7 @@ struct ClusterSide {
   float *last_hidden, *last_cell;          // null: not wanted
   int32_t columns;                         // of the source
   int32_t features;                        // of these, those that have weights
+  int64_t weight_row;                      // floats between rows of `weight`
   bool backward;
 };
 
@@ -77,10 +78,11 @@ class ClusterLane {
 
   // Weights, biases and first states; the block's memory is zero before.
   __device__ __forceinline__ void load(int32_t batch) {
-    load_columns<S::kStateColumns, S::kStateHeld>(side_.weight, S::kUnits, state_weights_, 0);
+    load_columns<S::kStateColumns, S::kStateHeld>(side_.weight, side_.weight_row, S::kUnits, state_weights_,
+                                                  0);
     if constexpr (S::kFused) {
-      load_columns<S::kInputColumns, S::kInputHeld>(side_.input_weight, side_.features, input_weights_,
-                                                    S::kStateColumns - S::kStateHeld);
+      load_columns<S::kInputColumns, S::kInputHeld>(side_.input_weight, side_.features, side_.features,
+                                                    input_weights_, S::kStateColumns - S::kStateHeld);
     }
 #pragma unroll
     for (int p = 0; p < kOwn; ++p) {
@@ -88,7 +90,8 @@ class ClusterLane {
       const int64_t at = real ? int64_t{sequence(p)} * S::kUnits + unit(p) : 0;
       hidden_[p] = real && side_.first_hidden != nullptr ? side_.first_hidden[at] : 0.0f;
       cell_[p] = real && side_.first_cell != nullptr ? side_.first_cell[at] : 0.0f;
-      unit_biases<S::kCell>(real ? side_.input_bias : nullptr, side_.bias, S::kUnits, unit(p), biases_[p]);
+      unit_biases<S::kCell>(real ? side_.input_bias : nullptr, real ? side_.bias : nullptr, S::kUnits,
+                            unit(p), biases_[p]);
     }
     if (side_.first_hidden == nullptr) return;
     float* before = states_ + S::kStateFloats;  // step 0 reads the second buffer
@@ -152,27 +155,28 @@ class ClusterLane {
 
   // Rows of this lane's group at columns lane, lane + kLanes, ...: the first kHeld to registers.
   template <int kColumns, int kHeld, int kSize>
-  __device__ __forceinline__ void load_columns(const float* weight, int width, float (&held)[kSize][S::kRows],
-                                               int spilled_before) {
+  __device__ __forceinline__ void load_columns(const float* weight, int64_t length, int width,
+                                               float (&held)[kSize][S::kRows], int spilled_before) {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
 #pragma unroll
-      for (int row = 0; row < S::kRows; ++row) held[i][row] = weight_at(weight, width, i, row);
+      for (int row = 0; row < S::kRows; ++row) held[i][row] = weight_at(weight, length, width, i, row);
     }
 #pragma unroll 1
     for (int i = kHeld; i < kColumns; ++i) {
 #pragma unroll
       for (int row = 0; row < S::kRows; ++row) {
-        spilled(spilled_before + i - kHeld, row) = weight_at(weight, width, i, row);
+        spilled(spilled_before + i - kHeld, row) = weight_at(weight, length, width, i, row);
       }
     }
   }
 
-  __device__ __forceinline__ float weight_at(const float* weight, int width, int i, int row) const {
+  __device__ __forceinline__ float weight_at(const float* weight, int64_t length, int width, int i,
+                                             int row) const {
     const int column = i * S::kLanes + lane_;
     const int at = rank_ * S::kBlockUnits + group_ * S::kTile + row / S::kGates;
     const bool real = column < width && at < S::kUnits;
-    return real ? weight[(int64_t{row % S::kGates} * S::kUnits + at) * width + column] : 0.0f;
+    return real ? weight[(int64_t{row % S::kGates} * S::kUnits + at) * length + column] : 0.0f;
   }
 
   __device__ __forceinline__ float& spilled(int i, int row) const {

@@ -95,6 +95,7 @@ ClusterSide make_side(const RnnTensors& tensors, const std::vector<RnnWeights>& 
   ClusterSide made = {};
   made.input_weight = weights[side].input;
   made.weight = weights[side].recurrent;
+  made.weight_row = Sizes::kUnits;
   made.input_bias = weights[side].input_bias;
   made.bias = weights[side].recurrent_bias;
   made.first_hidden = tensors.first_hidden ? tensors.first_hidden + state : nullptr;
@@ -276,6 +277,7 @@ class LayeredPlan final : public RnnPlan {
       STITCH_TRY(inputs_.run(call, layer, from, weights_[place].input, memory.gates[direction]));
       ClusterSide& side = args.sides[direction];
       side = make_side<Sizes>(tensors, weights_, place);
+      if (options_.weight_row != 0) side.weight_row = options_.weight_row;
       side.source = memory.gates[direction];
       side.out = to + direction * Sizes::kUnits;
       side.backward = direction == 1;

@@ -26,7 +26,9 @@ enum class RnnWay { kAuto, kFused, kLayered, kSteps };
 struct RnnOptions {
   int32_t steps = 0;
   bool batch_first = false;  // x and y are [batch, time, ...] instead of [time, batch, ...]
-  bool has_bias = true;
+  int32_t biases = 2;        // of a layer and direction: torch's two, one, or none
+  int64_t input_row = 0;     // floats between rows of w_ih; 0: dense. For one layer only
+  int64_t weight_row = 0;    // of w_hh
   RnnWay way = RnnWay::kAuto;
 };
 
@@ -88,7 +90,7 @@ class InputProducts {
     o.m = int64_t{options.steps} * Sizes::kBatch;
     o.n = Sizes::kGateColumns;
     o.k = width;
-    o.b = {true, width, 0};
+    o.b = {true, options.input_row != 0 ? options.input_row : width, 0};
     return gemm.init(lib, o);
   }
 

@@ -58,7 +58,7 @@ struct ClusterShape {
   static constexpr int kRows = kGates * kTile;
 
   static constexpr int kMostThreads = 256;  // more would leave each too few registers
-  static constexpr int kOtherRegisters = 44;
+  static constexpr int kOtherRegisters = 46;
   static constexpr int kLeastGroups = detail::ratio_up(detail::ratio_up(kUnits, kBlocks), kTile);
   static constexpr int kLanes = detail::lanes_for(kLeastGroups, kMostThreads);
   static constexpr int kWarpGroups = 32 / kLanes;

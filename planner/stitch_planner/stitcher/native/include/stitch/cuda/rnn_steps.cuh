@@ -76,7 +76,7 @@ class StepPlan final : public RnnPlan {
     o.m = Sizes::kBatch;
     o.n = Sizes::kGateColumns;
     o.k = Sizes::kUnits;
-    o.b = {true, Sizes::kUnits, 0};
+    o.b = {true, options.weight_row != 0 ? options.weight_row : Sizes::kUnits, 0};
     return step_.init(lib, o);
   }
 
