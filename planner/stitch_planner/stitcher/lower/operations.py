@@ -263,7 +263,10 @@ class RnnOp(LibraryOp):
     written = ("out", "last_hidden", "last_cell")
 
     weights: tuple[View, ...]
-    """As torch orders them: for each layer and direction, input, hidden, and their biases."""
+    """As torch orders them: for each layer and direction, input, hidden, and their biases.
+
+    Elements of a row lie side by side; rows may be further apart than they are long where `one_bias`.
+    """
     source: View
     hidden: View | None
     """The first state; None: zeros."""
@@ -281,6 +284,8 @@ class RnnOp(LibraryOp):
     directions: int
     batch_first: bool
     has_bias: bool
+    one_bias: bool = False
+    """Whether a layer has one bias in all."""
 
 
 @dataclass(frozen=True)

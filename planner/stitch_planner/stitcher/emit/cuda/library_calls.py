@@ -6,6 +6,7 @@ from stitch_planner.stitcher.emit.call_text import CallText, flag
 from stitch_planner.stitcher.emit.cuda.conv_calls import conv
 from stitch_planner.stitcher.emit.cuda.images import concat, pool, resize, strided_copy
 from stitch_planner.stitcher.emit.cuda.norms import norm_call
+from stitch_planner.stitcher.emit.cuda.recurrent import rnn_text
 from stitch_planner.stitcher.lower.kernel_ir import LibraryOp
 from stitch_planner.stitcher.lower.operations import (
     BatchNormOp,
@@ -14,6 +15,7 @@ from stitch_planner.stitcher.lower.operations import (
     MatmulOp,
     MatrixLayout,
     ResizeOp,
+    RnnOp,
     StridedCopyOp,
     VolumePoolOp,
 )
@@ -53,6 +55,7 @@ def matmul(op: MatmulOp) -> CallText:
 
 
 call_text.register(conv)
+call_text.register(RnnOp, rnn_text)
 call_text.register(BatchNormOp, norm_call)
 call_text.register(GroupNormOp, norm_call)
 call_text.register(StridedCopyOp, strided_copy)

@@ -7,6 +7,8 @@ from stitch_planner.stitcher.lower.cuda.losses import CudaCrossEntropy
 from stitch_planner.stitcher.lower.cuda.norms import CudaBatchNorm, CudaImageNorm
 from stitch_planner.stitcher.lower.cuda.pools import CudaPool
 from stitch_planner.stitcher.lower.cuda.products import CudaProduct
+from stitch_planner.stitcher.lower.cuda.recurrent import CudaRnn
+from stitch_planner.stitcher.lower.cuda.unrolled import CudaUnrolled
 from stitch_planner.stitcher.lower.templates.base import Template
 from stitch_planner.stitcher.lower.templates.elements import Elements
 from stitch_planner.stitcher.lower.templates.pool import Upsample
@@ -24,6 +26,8 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
         CudaProduct(allow_tf32=allow_tf32),
         CudaAttention(allow_tf32=allow_tf32),
         CudaCrossEntropy(),
+        CudaRnn(),
+        CudaUnrolled(allow_tf32=allow_tf32),
         CudaBatchNorm(),
         CudaImageNorm(),
         CudaPool(),
