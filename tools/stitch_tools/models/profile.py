@@ -47,8 +47,8 @@ ProfileStatus = Literal[
     "unmeasured",
 ]
 """`partial`: one of the levels asked for is missing, and `not_measured` says why. `not_accepted`: Check did
-not accept this program. `region_not_entered`: the profiler saw no iteration. `not_converted`: nsys left a .qdstrm
-file. `too_large`: the report is beyond the limit. `unmeasured`: there is no such device here."""
+not accept this program. `region_not_entered`: the profiler saw no iteration. `not_converted`: nsys left a
+.qdstrm file. `too_large`: the report is beyond the limit. `unmeasured`: there is no such device here."""
 TimeOwner = Literal["own", "vendor", "pytorch", "copy", "other"]
 """Whose a kernel or function is: the program's, a library's (cuBLAS, cuDNN, oneDNN), PyTorch's own kernel, or
 a copy or fill of memory; `other` is what could not be attributed (interpreter, operating system)."""

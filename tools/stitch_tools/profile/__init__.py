@@ -1,1 +1,1 @@
-"""Profiles: where a reference's or a program's time goes, on the host, on the device and in each kernel."""
+"""Profiles of references and accepted programs: where their time goes, by the tools that this machine has."""
