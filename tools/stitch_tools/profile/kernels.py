@@ -17,11 +17,12 @@ from stitch_tools.models.profile import (
 )
 from stitch_tools.profile import ncu_metrics as m
 from stitch_tools.profile.answers import kernel_occupancy, measured, share
-from stitch_tools.profile.ncu import RAW, SCRIPT, SOURCE, Ncu, NcuRequest, refusal, script, unknown_metrics
+from stitch_tools.profile.ncu import RAW, SOURCE, Ncu, NcuRequest, refusal, script, unknown_metrics
 from stitch_tools.profile.ncu_report import NcuKernel, parse_ncu
+from stitch_tools.profile.ownership import short_name
 from stitch_tools.profile.permission import ALLOW_COUNTERS
+from stitch_tools.profile.profile_host import HostSetup, run_host
 from stitch_tools.profile.questions import ALL_METRICS, ask
-from stitch_tools.profile.short_names import short_name
 from stitch_tools.profile.source_lines import HotLine, LineFigure, hot_lines
 from stitch_tools.run.tool_process import Execution
 
@@ -33,11 +34,23 @@ _LISTED = ((m.SM, "SM throughput"), (m.MEMORY, "memory throughput"), (m.DRAM, "D
 class RunUnderTool(Protocol):
     """Runs the profiled program behind a tool's words, in a fresh confined process."""
 
-    def __call__(
-        self, words: Sequence[str], *, files: Mapping[str, str], readable: Sequence[Path], limit_s: float
-    ) -> Execution:
+    def __call__(self, words: Sequence[str], *, readable: Sequence[Path], limit_s: float) -> Execution:
         """How the run ended; files whose names begin with `report` come back with it."""
         ...
+
+
+def host_runner(setup: HostSetup) -> RunUnderTool:
+    """Runs a reference or program in the profile's own host, between cuProfilerStart and cuProfilerStop."""
+
+    def run(words: Sequence[str], *, readable: Sequence[Path], limit_s: float) -> Execution:
+        # ncu and what it loads into the program talk over sockets. The host's method only says who starts
+        # the region: the same for both of NVIDIA's profilers.
+        host = run_host(
+            setup, "nsys", limit_s=limit_s, prefix=tuple(words), readable=tuple(readable), loopback=True
+        )
+        return host.execution
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -238,8 +251,7 @@ def _run(
 
 def _once(ncu: Ncu, run: RunUnderTool, request: NcuRequest, limit_s: float) -> Execution:
     return run(
-        ("/bin/sh", SCRIPT),
-        files={SCRIPT: script(ncu, request)},
+        ("/bin/sh", "-c", script(ncu, request), "profile_kernels"),
         readable=(ncu.folder, ncu.path),
         limit_s=limit_s,
     )

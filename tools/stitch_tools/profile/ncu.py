@@ -18,7 +18,6 @@ INSTALL_NCU = (
     "install the toolkit's Nsight Compute (the package cuda-nsight-compute-13-0 of NVIDIA's repository, or "
     "nsight-compute), or put its folder on PATH"
 )
-SCRIPT = "profile_kernels.sh"
 RAW, SOURCE = "report.raw.csv", "report.source.csv"
 """Files that the script leaves: the metrics a launch, and the figures a source line."""
 _CAPTURE = "capture"
@@ -86,7 +85,6 @@ def script(ncu: Ncu, request: NcuRequest) -> str:
     raw = [*report, "--page", "raw"]
     source = [*report, "--page", "source", "--print-source", "cuda"]
     lines = [
-        "#!/bin/sh",
         f'{shlex.join(collect)} "$@"',
         "status=$?",
         f"[ -f {_CAPTURE}.ncu-rep ] || exit $status",

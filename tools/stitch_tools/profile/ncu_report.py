@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stitch_tools.profile.short_names import short_name
+from stitch_tools.profile.ownership import short_name
 
 _HEADER = re.compile(r'^"?ID"?,')
 _DIMENSIONS = re.compile(r"-?\d+")
