@@ -1,7 +1,8 @@
 """Start of the zygote, run by path in the target interpreter: `python bootstrap.py DESCRIPTOR BOUND`.
 
 In any Python, `probe` instead of the numbers prints the isolation level of the machine, `compile ...` runs
-one compiler confined, `gpu_state ...` reads a GPU's clocks, and `python_host ...` runs one `ModelNew` alone.
+one compiler confined, `gpu_state ...` reads a GPU's clocks, `python_host ...` runs one `ModelNew` alone, and
+`profile_host ...` runs a reference or program under a profiler.
 
 Registers an empty `stitch_tools` package whose path is our folder, so that `stitch_tools.worker` can be
 imported while nothing else of our installation, least of all our site-packages, is on the interpreter's path.
@@ -36,6 +37,10 @@ def main(words: list[str]) -> int:
         from stitch_tools.worker.candidate import python_host
 
         return python_host.main(*words[1:])
+    if words[0] == "profile_host":
+        from stitch_tools.worker.profiled import host
+
+        return host.main(*words[1:])
     from stitch_tools.confine import zygote
 
     if words[0] == "probe":
