@@ -147,6 +147,8 @@ def _iterate(
     cuda: bool,
 ) -> None:
     """The iterations whose times count, then one whose ranges say what belongs to which module."""
+    import torch
+
     from stitch_tools.worker.profiled.marks import (
         CALIBRATION,
         CALL,
@@ -156,8 +158,6 @@ def _iterate(
         marked,
         marked_modules,
     )
-
-    import torch
 
     if cuda:
         tiny = torch.zeros(1, device="cuda")
@@ -172,7 +172,9 @@ def _iterate(
             wait()
     # Operators have ranges of their own in PyTorch's profiler; for nsys they are switched on here alone,
     # since they slow the host down.
-    operators = torch.autograd.profiler.emit_nvtx() if isinstance(marker, NvtxMarker) else contextlib.nullcontext()
+    operators = (
+        torch.autograd.profiler.emit_nvtx() if isinstance(marker, NvtxMarker) else contextlib.nullcontext()
+    )
     with operators, marked_modules(marker, subject.module), marked(marker, NAMED):
         subject.call()
         wait()
