@@ -68,7 +68,9 @@ def system_lines(system: SystemProfile) -> tuple[str, ...]:
             bound = f"under {longest.up_to_us:g} us" if longest.up_to_us is not None else "the longest"
             bucket = f", most of it in {longest.count:.0f} gaps ({bound})"
         lines.append(f"device idle between kernels: {system.idle_us:.1f} us{bucket}")
-    lines += [f"wait in the forward: {row.name} x{row.count:g}, {row.total_us:.1f} us" for row in system.syncs]
+    lines += [
+        f"wait in the forward: {row.name} x{row.count:g}, {row.total_us:.1f} us" for row in system.syncs
+    ]
     lines += [
         f"memory call in the forward: {row.name} x{row.count:g}, {row.total_us:.1f} us"
         for row in system.memory_calls

@@ -4,6 +4,7 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from stitch_tools.diagnose.diagnosis import diagnose, predictions_of
@@ -53,6 +54,8 @@ class ProfileOptions:
     tool: SystemTool = "auto"
     """For the system level: nsys where it works, else PyTorch's profiler."""
     limit_s: float = 180.0
+    cache_dir: Path | None = None
+    """Cache folder; None is the user's."""
     lock_wait_s: float = _LOCK_WAIT_S
 
 
