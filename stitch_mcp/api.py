@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stitch_planner.plan import Plan
     from stitch_planner.runs.state import State
     from stitch_tools.models.profile import Profile, ProfileLevel
-    from stitch_tools.profile.profiling import SystemTool
+    from stitch_tools.profile.profile_work import SystemTool
 
 _CEILINGS_WAIT_S = 2.0
 """A reference can be shown without predicted times, so nobody waits long for another one's timing."""
@@ -215,7 +215,7 @@ def profile_program(
         EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
     """
     from stitch_planner.profile_steps import known_facts, profile_task
-    from stitch_tools.profile.profiling import ProfileOptions
+    from stitch_tools.profile.profile_work import ProfileOptions
 
     config = configure(settings)
     workbench = open_workbench(config, emit)

@@ -10,7 +10,8 @@ from stitch_tools.machine.devices import resolve_target
 from stitch_tools.models.graph import Graph
 from stitch_tools.models.profile import Profile
 from stitch_tools.models.task import ReferenceFacts, Task
-from stitch_tools.profile.profiling import KnownFacts, ProfileOptions, profile_reference
+from stitch_tools.profile.profile_work import KnownFacts, ProfileOptions
+from stitch_tools.profile.profiling import profile_reference
 from stitch_tools.run.ceilings import measure_ceilings
 from stitch_tools.run.session import TargetSession
 

@@ -23,7 +23,7 @@ from stitch_tools.models.verdict import Bench, Check, SandboxLevel
 
 if TYPE_CHECKING:
     from stitch_tools.judge.trial import Trial
-    from stitch_tools.profile.profiling import KnownFacts, ProfileOptions
+    from stitch_tools.profile.profile_work import KnownFacts, ProfileOptions
     from stitch_tools.run.interpreter import Interpreter
     from stitch_tools.run.reference_server import ReferenceServer
     from stitch_tools.run.session import TargetSession

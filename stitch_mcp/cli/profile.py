@@ -21,7 +21,7 @@ from stitch_tools.models.profile import ProfileLevel
 
 if TYPE_CHECKING:
     from stitch_tools.models.profile import Profile
-    from stitch_tools.profile.profiling import SystemTool
+    from stitch_tools.profile.profile_work import SystemTool
 
 
 @click.command("profile")

@@ -68,8 +68,8 @@ def small_kernels(evidence: ProfileEvidence) -> Looked:
             f"{count:.0f} kernels are shorter than {_SHORT_US:g} us, {most:.0f} us for their starts at most"
         )
     return Seen(
-        f"{count:.0f} of {nodes:.0f} kernels take less than {_SHORT_US:g} us: from one to the next it takes the "
-        f"device {cost:.1f} us",
+        f"{count:.0f} of {nodes:.0f} kernels take less than {_SHORT_US:g} us: the device takes "
+        f"{cost:.1f} us from one to the next",
         0.2 * most,
         0.5 * most,
         0.9 * most,
