@@ -1,6 +1,6 @@
 """The kernel level on a GPU: ncu over the kernels that take most, and their shares of the iteration."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 
 from stitch_tools.errors import EnvironmentMissingError, SandboxError
@@ -57,10 +57,10 @@ def shared_out(kernels: Sequence[KernelProfile], system: SystemProfile | None) -
     """The kernels with their shares of an iteration's device time, where that was recorded."""
     if system is None:
         return tuple(kernels)
-    shares: Counter[str] = Counter()
+    shares: defaultdict[str, float] = defaultdict(float)
     for row in system.kernels:
         shares[row.name] += row.share
-    by_short: Counter[str] = Counter()
+    by_short: defaultdict[str, float] = defaultdict(float)
     for row in system.kernels:
         by_short[short_name(row.name)] += row.share
     result = [

@@ -3,7 +3,7 @@
 import base64
 import json
 import secrets
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,7 +69,6 @@ def run_host(
     prefix: tuple[str, ...] = (),
     readable: tuple[Path, ...] = (),
     env: dict[str, str] | None = None,
-    files: Mapping[str, str] | None = None,
     loopback: bool = False,
 ) -> HostRun:
     """Start the subject once.
@@ -81,7 +80,6 @@ def run_host(
         prefix: the profiler's own words before the command.
         readable: what the profiler must read.
         env: variables that the profiler needs.
-        files: what the profiler's words name, written into the process' folder.
         loopback: whether the profiler talks to its target over sockets.
 
     Raises:
@@ -91,7 +89,7 @@ def run_host(
     execution = execute(
         setup.session,
         (*prefix, *setup.words()),
-        files={**(files or {}), "job": json.dumps(job)},
+        files={"job": json.dumps(job)},
         env={**dict(setup.env), **(env or {})},
         fds=setup.fds,
         # A fresh interpreter lists our package's folder to find the worker's modules in it; "localhost" is
@@ -110,9 +108,7 @@ class HostUnderTool:
 
     setup: HostSetup
 
-    def __call__(
-        self, words: Sequence[str], *, files: Mapping[str, str], readable: Sequence[Path], limit_s: float
-    ) -> Execution:
+    def __call__(self, words: Sequence[str], *, readable: Sequence[Path], limit_s: float) -> Execution:
         """How the run ended, with the files that the tool wrote as reports.
 
         Raises:
@@ -124,7 +120,6 @@ class HostUnderTool:
             limit_s=limit_s,
             prefix=tuple(words),
             readable=tuple(readable),
-            files=files,
             loopback=True,
         )
         return run.execution
