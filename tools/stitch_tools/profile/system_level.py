@@ -1,4 +1,4 @@
-"""The system level: the subject's latency, then a recording by the first tool that gives one, and its figures."""
+"""The system level: the subject's latency, a recording by the first tool that gives one, and its figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
