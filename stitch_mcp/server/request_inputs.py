@@ -15,6 +15,7 @@ from stitch_mcp.server.requests import (
     NamesProgram,
     NamesProgramOfRun,
     NamesReference,
+    NamesSubject,
 )
 from stitch_mcp.server.server_context import MAX_INLINE_BYTES, ServerContext
 from stitch_mcp.server.tool import Tool, ToolRequest
@@ -81,6 +82,8 @@ def _subject(server_context: ServerContext, request: ToolRequest) -> Subject:
     if isinstance(request, NamesProgram | NamesProgramOfRun):
         program = _program(server_context, request, task_id)
         program_id = keep_program(server_context, program) if program else program_id
+        if program_id is None and isinstance(request, NamesSubject) and task_id is not None:
+            return Subject(task_id=task_id, program_id=None, run_id=folder.name if folder else None)
         if program_id is None:
             raise UsageError(
                 "no program is named", hint="give `files`, `program`, or the `run_id` of a run that has one"

@@ -55,6 +55,10 @@ class JudgesProgram(NamesProgram):
     """Arguments of a tool that compares a program with its reference."""
 
 
+class NamesSubject(JudgesProgram):
+    """Arguments of a tool that is about the reference where no program is named."""
+
+
 class NamesContract(NamesReference):
     """Arguments that describe a reference whose task does not exist yet."""
 
