@@ -59,7 +59,8 @@ class Config:
     )
     build_time_limit_s: float = field(default=600.0, metadata={"help": "seconds for one compiler run"})
     bench_budget_s: float = field(
-        default=60.0, metadata={"help": "seconds for a bench's rounds; quick runs take half of it"}
+        default=60.0,
+        metadata={"help": "seconds for a bench's rounds, half in quick runs; below 0.25 no outcome"},
     )
     compile_baselines: bool = field(
         default=True, metadata={"help": "time torch.compile beside a program, which compiles for minutes"}

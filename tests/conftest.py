@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.gpu_turns import give_memory_back, gpu_turn, turns_folder
+
 if TYPE_CHECKING:
     from stitch_tools.run.session import TargetSession
 
@@ -18,6 +20,7 @@ settings.register_profile("unhurried", settings(deadline=None))
 settings.load_profile("unhurried")
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_GPU = Path("/dev/nvidiactl").exists()
 NOT_COLLECTED = pytest.StashKey[int]()
 
 
@@ -34,6 +37,10 @@ def pytest_configure(config: pytest.Config) -> None:
     cache: pytest.Cache | None = getattr(config, "cache", None)  # `-p no:cacheprovider`
     if cache is not None:
         os.environ["STITCH_CACHE_DIR"] = str(cache.mkdir("stitch"))
+        # A bench of a test claims nothing: it waits for those of this run and for nobody else's. On a GPU
+        # others may measure in earnest.
+        if not HAS_GPU:
+            os.environ.setdefault("STITCH_LOCK_DIR", str(cache.mkdir("locks")))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -47,6 +54,21 @@ def pytest_make_collect_report(
         report.longrepr = (str(collector.path), 0, "Skipped: torch is in the target interpreter only")
         collector.config.stash[NOT_COLLECTED] = collector.config.stash.get(NOT_COLLECTED, 0) + 1
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
+    """A test marked `whole_gpu` runs beside no other test of a GPU, of whichever process.
+
+    Around the whole protocol: fixtures of a module hold memory, too, and give it back with their last test.
+    """
+    if not HAS_GPU or item.get_closest_marker("gpu") is None:
+        return (yield)
+    with gpu_turn(turns_folder(), alone=item.get_closest_marker("whole_gpu") is not None):
+        try:
+            return (yield)
+        finally:
+            give_memory_back()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

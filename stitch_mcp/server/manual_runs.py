@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from stitch_mcp.jobs.state import JobState
 from stitch_mcp.server.request_inputs import find_run_folder
 from stitch_mcp.server.server_context import ServerContext
-from stitch_planner.agents.manual_questions import MANUAL, ManualRun, NoManualRunError, read_manual_run
+from stitch_planner.agents.manual_questions import (
+    MANUAL,
+    ManualRun,
+    NoManualRunError,
+    is_beginning,
+    read_manual_run,
+)
 from stitch_planner.policy import open_step
 from stitch_planner.runs.run import read_state
 from stitch_tools.errors import StitchError, StoreError, UsageError
@@ -20,15 +26,17 @@ _NEWEST = 20
 
 @dataclass(frozen=True)
 class ManualPlace:
-    """A run and the job that works on it; one of them may be missing."""
+    """A run and the job that works on it; one may be missing, and both where a run is only beginning."""
 
     run: ManualRun | None
     job: JobState | None
+    beginning: str = ""
+    """Id of a run that a process has opened and written nothing to yet."""
 
     @property
     def run_id(self) -> str:
         """Id of the run, "" where there is none yet."""
-        return self.run.folder.name if self.run else ""
+        return self.run.folder.name if self.run else self.beginning
 
     @property
     def job_id(self) -> str | None:
@@ -56,6 +64,8 @@ class ManualPlace:
 def find_manual_run(server_context: ServerContext, name: str) -> ManualPlace:
     """What a run's or a job's id names; the newest run with the coder `manual` where it is empty.
 
+    A newer run that is only beginning comes first: it may ask, too.
+
     Raises:
         UsageError: there is no such run or job, or its coder is another one.
         StoreError: its records are damaged.
@@ -71,8 +81,10 @@ def find_manual_run(server_context: ServerContext, name: str) -> ManualPlace:
             return ManualPlace(None, job)
         folder = find_run_folder(server_context, job.run_id)
         return ManualPlace(read_manual_run(server_context.workspace, folder), job)
-    run_id = name or _newest(server_context)
-    run = read_manual_run(server_context.workspace, find_run_folder(server_context, run_id))
+    folder = find_run_folder(server_context, name or _newest(server_context))
+    if is_beginning(folder):
+        return ManualPlace(None, None, folder.name)
+    run = read_manual_run(server_context.workspace, folder)
     return ManualPlace(run, _job_of(server_context, run.folder.name))
 
 
@@ -89,7 +101,10 @@ def _newest(server_context: ServerContext) -> str:
     for run_id in reversed(workspace.run_ids()[-_NEWEST:]):
         # One damaged run does not hide the others.
         with contextlib.suppress(StoreError):
-            first = read_state(workspace.runs_folder / run_id).started
+            folder = workspace.runs_folder / run_id
+            if is_beginning(folder):
+                return run_id
+            first = read_state(folder).started
             if first is not None and first.coder == MANUAL:
                 return run_id
     begin = Remedy(

@@ -18,7 +18,6 @@ from stitch_planner.runs.state import FOUND
 from stitch_tools.storage.certificate import read_certificate
 from tests.sampling import sampled
 
-# torch.compile has compiled it for other tests.
 REFERENCE = Path(__file__).parents[1] / "tools" / "programs" / "linear_relu.py"
 
 # Solves until some events were written, then dies the hardest way. Any outcome of its timing will do.
@@ -31,7 +30,12 @@ from stitch_planner.opening import SolveRequest
 folder, reference, resume = Path(sys.argv[1]), sys.argv[2] or None, sys.argv[3] or None
 left = int(sys.argv[4])
 request = SolveRequest(
-    workspace=folder, reference=reference, resume=resume, quick=True, bench_budget_s=1e-6
+    workspace=folder,
+    reference=reference,
+    resume=resume,
+    quick=True,
+    bench_budget_s=1e-6,
+    compile_baselines=False,
 )
 
 def kill(event):

@@ -71,6 +71,16 @@ class ManualRun:
     """The process that works on it; "" where none does."""
 
 
+def is_beginning(folder: Path) -> bool:
+    """Whether a process has opened a run and not written its first event yet, so that its coder is not known.
+
+    Raises:
+        StoreError: its records are damaged.
+    """
+    # The holder comes first: whoever has written an event since then is no longer beginning.
+    return bool(holder(lock_path(folder / "events.jsonl"))) and read_state(folder).started is None
+
+
 def read_manual_run(workspace: Workspace, folder: Path) -> ManualRun:
     """A run and the question that it waits with.
 

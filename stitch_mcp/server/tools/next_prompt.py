@@ -45,6 +45,13 @@ class NextPromptAnswer(ToolAnswer):
 def reply(request: NextPrompt, server_context: ServerContext) -> NextPromptAnswer:
     """How the run stands at this moment; `working` as long as a question may still come."""
     place = find_manual_run(server_context, request.run_id)
+    if place.beginning:
+        return NextPromptAnswer(
+            status="working",
+            message=f"no question is open yet: run {place.run_id} is beginning",
+            run_id=place.run_id,
+            next_steps=(place.next_prompt("wait for its question"),),
+        )
     if place.run is None:
         assert place.job is not None
         # The job has not opened its run yet, or never will.

@@ -23,7 +23,7 @@ def reply(request: SubmitAnswer, server_context: ServerContext) -> ToolAnswer:
     place = find_manual_run(server_context, request.run_id)
     if place.run is None:
         raise QuestionNotOpenError(
-            f"question {request.number} is not open: the job has no run yet",
+            f"question {request.number} is not open: the run has not begun yet",
             remedies=(place.next_prompt("wait for its question"),),
         )
     submit_answer(place.run, request.number, request.text)

@@ -1,10 +1,12 @@
 """A client that answers the questions of a run: next_prompt, submit_answer, and what they refuse."""
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from stitch_planner.agents.manual_questions import (
 )
 from stitch_planner.agents.prompting import prompt_source
 from stitch_planner.llm.file_models import LARGEST_ANSWER_BYTES
-from stitch_planner.runs.run import Workspace, read_state
+from stitch_planner.runs.run import Run, Workspace, read_state
 from stitch_tools.errors import StitchError
 from tests.mcp.server.conftest import until
 from tests.mcp.server.test_mcp_transports import over_stdio
@@ -50,6 +52,7 @@ async def next_question(client: Client, run_id: str) -> dict[str, Any]:
     """The first page of the next question, or how the run ended."""
     while True:
         answer = await asked(client, "next_prompt", {"run_id": run_id, "wait_s": 20})
+        assert not answer["is_error"], answer
         if answer["status"] != "working":
             return answer
         assert answer["next_steps"][0]["tool"] in ("next_prompt", "get_job"), answer
@@ -122,11 +125,20 @@ def run_of_the_command_line(workspace: Path) -> "subprocess.Popen[str]":
     )
 
 
+@contextlib.contextmanager
+def ended(process: "subprocess.Popen[str]") -> Generator[None]:
+    """Ends the process after a test that failed before it."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 async def test_a_run_of_the_command_line_is_answered_by_the_tools(
     workspace: Path, server_context: ServerContext
 ) -> None:
-    process = run_of_the_command_line(workspace)
-    try:
+    # The pipe is closed however the test ends: another test would be blamed for it.
+    with run_of_the_command_line(workspace) as process, ended(process):
         until(lambda: bool(Workspace(workspace).run_ids()))
         async with Client(build_server(server_context)) as client:
             question = await next_question(client, "")
@@ -135,9 +147,6 @@ async def test_a_run_of_the_command_line_is_answered_by_the_tools(
             await asked(client, "submit_answer", given)
             end = await next_question(client, question["run_id"])
         printed, _ = process.communicate(timeout=120)
-    finally:
-        process.kill()
-        process.wait()
     assert "finished" in end["message"]
     assert [row["tool"] for row in end["next_steps"]] == ["review_program"]
     assert json.loads(printed)["attempts"] == 2
@@ -219,6 +228,26 @@ def test_what_is_no_answer_to_the_open_question_is_refused_by_its_kind(stopped_w
         submit_answer(read_manual_run(workspace, folder), 0, "prose")
     assert sorted(path.name for path in (folder / "calls" / "000").iterdir()) == ["answer.md", "prompt.md"]
     assert (folder / "calls" / "000" / "answer.md").read_text(encoding="utf-8") == answer_of(RIGHT)
+
+
+async def test_a_run_without_its_first_event_is_waited_for_as_long_as_a_process_works_on_it(
+    workspace: Path, server_context: ServerContext
+) -> None:
+    place = Workspace(workspace)
+    begun = Run(place.runs_folder / "20260101-begun", place.store)
+    async with Client(build_server(server_context)) as client:
+        for named in ("", begun.run_id):
+            waiting = await asked(client, "next_prompt", {"run_id": named, "wait_s": 0})
+            assert (waiting["status"], waiting["run_id"]) == ("working", begun.run_id)
+            assert waiting["next_steps"][0]["arguments"] == {"run_id": begun.run_id}
+        early = await asked(client, "submit_answer", {"run_id": begun.run_id, "number": 0, "text": "x"})
+        begun.close()
+        nobody = await asked(client, "next_prompt", {"wait_s": 0})
+        dead = await asked(client, "next_prompt", {"run_id": begun.run_id, "wait_s": 0})
+    assert "not begun" in early["message"]
+    assert "asks anybody" in nobody["message"]
+    assert "no beginning" in dead["message"]
+    assert all(row["is_error"] for row in (early, nobody, dead))
 
 
 async def test_a_run_that_asks_nobody_is_named_as_such(

@@ -19,6 +19,7 @@ def solve_with(folder: Path, seen: FakeEndpoint, reference: str, **fields: Any) 
         reference=str(folder / "model.py"),
         quick=True,
         bench_budget_s=1e-6,
+        compile_baselines=False,
         coder="llm",
         model="mine",
         models={"mine": ModelSettings(model="fake", base_url=seen.url)},

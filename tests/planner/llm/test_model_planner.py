@@ -191,7 +191,13 @@ def kill(event):
     os.kill(os.getpid(), signal.SIGKILL)
 
 new = dict(reference=str(folder / "model.py"), quick=True, coder="replay:recorded", planner="model", rounds=1)
-request = SolveRequest(workspace=folder, resume=resume, bench_budget_s=1e-6, **({} if resume else new))
+request = SolveRequest(
+    workspace=folder,
+    resume=resume,
+    bench_budget_s=1e-6,
+    compile_baselines=False,
+    **({} if resume else new),
+)
 solve(request, on_event=kill)
 """
 

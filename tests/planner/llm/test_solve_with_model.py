@@ -79,7 +79,14 @@ def test_a_wrong_key_stops_the_run_and_a_spent_budget_keeps_its_best_program(tmp
         assert state_of(tmp_path).status == "failed"
         models = {"mine": ModelSettings(model="fake", base_url=seen.url)}
         limits = ModelLimits(tokens=10)
-        again = SolveRequest(workspace=tmp_path, resume="last", models=models, limits=limits)
+        again = SolveRequest(
+            workspace=tmp_path,
+            resume="last",
+            bench_budget_s=1e-6,
+            compile_baselines=False,
+            models=models,
+            limits=limits,
+        )
         result = solve(again)
     assert len(seen.requests) == 1
     assert result.status == "accepted"
@@ -113,7 +120,13 @@ def kill(event):
     os.kill(os.getpid(), signal.SIGKILL)
 
 new = dict(reference=str(folder / "model.py"), quick=True, coder="replay:recorded", rounds=1)
-request = SolveRequest(workspace=folder, resume=resume, bench_budget_s=1e-6, **({} if resume else new))
+request = SolveRequest(
+    workspace=folder,
+    resume=resume,
+    bench_budget_s=1e-6,
+    compile_baselines=False,
+    **({} if resume else new),
+)
 solve(request, on_event=kill)
 """
 
@@ -151,6 +164,7 @@ def test_a_recorded_run_can_be_run_again(tmp_path: Path) -> None:
         reference=str(RECORDED / "model.py"),
         quick=True,
         bench_budget_s=1e-6,
+        compile_baselines=False,
         coder=f"replay:{RECORDED / 'calls'}",
         rounds=1,
     )

@@ -109,6 +109,7 @@ def test_what_one_mapping_writes_the_other_reads_and_the_master_stays() -> None:
     assert int(master.count_nonzero()) == 999
 
 
+@pytest.mark.whole_gpu  # whatever others take or give back counts, too
 def test_many_evaluations_leave_neither_memory_nor_descriptors_behind() -> None:
     x = torch.ones(10 * MB, dtype=torch.uint8, device="cuda")
 
@@ -128,6 +129,7 @@ def test_many_evaluations_leave_neither_memory_nor_descriptors_behind() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == open_files
 
 
+@pytest.mark.whole_gpu  # it takes all there is
 def test_where_the_gpu_has_no_memory_left_tensors_travel_by_the_host() -> None:
     x = torch.ones(512 * MB, dtype=torch.uint8, device="cuda")
     hog: list[tuple[int, exported_memory.DeviceMapping]] = []

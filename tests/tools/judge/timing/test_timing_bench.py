@@ -13,7 +13,7 @@ from stitch_tools.errors import EnvironmentMissingError, InterruptedRunError, Lo
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.timing.probes import PROBES, Probe, ProbeContext, ProbeReport
 from stitch_tools.judge.timing.program_runners import beside
-from stitch_tools.judge.timing.ring import ring_shape
+from stitch_tools.judge.timing.ring import MAX_SLOTS, ring_shape
 from stitch_tools.judge.timing.rounds import run_rounds
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.setup import Setup, make_draws
@@ -131,6 +131,20 @@ def test_where_times_decide_nothing_cpu_time_on_one_thread_is_told(timing_setup:
     assert [row.baseline for row in bench.cpu_ratios] == names[1:]
     assert all(row.cpu_us < 1000 for row in bench.cpu_timings), "two milliseconds of sleep are no work"
     assert timing_setup.bench(slow, probes=()).cpu_timings == (), "times that decide need no second figure"
+
+
+def test_a_budget_too_short_for_an_outcome_makes_a_trial_and_says_so(timing_setup: TimingSetup) -> None:
+    slow = affine_program(timing_setup.store, "SLEEP_MS 2")
+    said: list[str] = []
+    short = BenchOptions(baselines=("eager",), rules=RULES, budget_s=0.01)
+    bench = timing_setup.bench(slow, short, emit=said.append, probes=())
+    assert (bench.outcome, bench.cpu_timings) == ("inconclusive", ())
+    assert any("an outcome" in text for text in bench.not_checked)
+    assert [line for line in said if "ring of 1024 slots" in line], said
+    assert [line for line in said if "CPU time" in line] == []
+    long = replace(short, budget_s=1.0)
+    assert (long.can_decide, long.slots) == (True, MAX_SLOTS)
+    assert replace(long, budget_s=0.4, quick=True).slots < MAX_SLOTS, "quick runs have half of it"
 
 
 @pytest.mark.parametrize("variant", sampled(["WRONG_AFTER 500", "LAZY_AFTER 500"], 2))

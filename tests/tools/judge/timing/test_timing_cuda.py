@@ -33,6 +33,7 @@ from tests.tools.timing_support import start_program
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.whole_gpu,
     pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA GPU here: not measured"),
 ]
 TARGET = "cuda:sm_90"

@@ -18,6 +18,7 @@ from tests.tools.check_support import make_task, model_new
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.whole_gpu,
     pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA GPU here: not measured"),
 ]
 GIB = 1 << 30

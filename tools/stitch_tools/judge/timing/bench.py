@@ -194,6 +194,8 @@ class _Run:
             )
             if setup.cuda or bench.outcome != "inconclusive" or bench.is_doubtful:
                 return bench
+            if not self.options.can_decide:
+                return bench  # Another process and its rounds would take several times as long as all before.
             programs = [row for row in (own, self.options.other) if row is not None]
             cpu = measure_cpu_times(
                 setup, programs, weights, draws, until_s=self.trial.deadline_s, say=self.trial.say
@@ -232,7 +234,7 @@ class _Run:
             self.trial.facts,
             cache_bytes=cache,
             memory_bytes=memory_bytes,
-            max_slots=self.options.max_slots,
+            max_slots=self.options.slots,
         )
         self.trial.say(describe_ring(shape))
         seeds = tuple(secrets.randbits(_SEED_BITS) for _ in range(shape.draws))

@@ -91,7 +91,7 @@ class Contestants:
             if watch is not None and contestant.name == PROGRAM:
                 watch.read()
 
-        budget_s = self.options.budget_s / (2.0 if self.options.quick else 1.0)
+        budget_s = self.options.rounds_s
         last_s = float("inf") if self.deadline_s is None else self.deadline_s
         while True:
             self.say(f"timing {', '.join(runner.name for runner in self.runners)}")
