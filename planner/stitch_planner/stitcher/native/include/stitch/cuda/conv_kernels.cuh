@@ -10,7 +10,8 @@
 
 #include <math.h>
 
-#include "stitch/cuda/each.cuh"
+#include "stitch/cuda/device_memory.cuh"
+#include "stitch/cuda/grid.cuh"
 #include "stitch/cuda/vector.cuh"
 
 namespace stitch::cuda {
