@@ -162,6 +162,26 @@ def test_an_image_that_two_convolutions_read_is_turned_once(tmp_path: Path) -> N
     assert [operation.post for operation in convolutions(program)] == [(), ()]
 
 
+class Shuffled(nn.Module):
+    """A channel shuffle between convolutions by groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(12, 24, 1, groups=3), nn.Conv2d(24, 12, 1, groups=3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        n, c, h, w = y.shape
+        return self.second(y.view(n, 3, c // 3, h, w).transpose(1, 2).contiguous().view(n, c, h, w))
+
+
+def test_a_channel_shuffle_between_convolutions_is_one_copy_in_their_order(tmp_path: Path) -> None:
+    program = agrees(Shuffled().eval(), [torch.randn(2, 12, 6, 5)], tmp_path)
+    # The caller's image turned, both convolutions, the shuffle between them, the result turned back.
+    assert len(program.kernels) == 5
+    assert [operation.source.is_channels_last for operation in convolutions(program)] == [True, True]
+
+
 class Shifted(nn.Module):
     """Convolutions of windows: channels of a larger image, rows of memory that begin anywhere."""
 

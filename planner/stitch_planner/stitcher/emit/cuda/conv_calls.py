@@ -1,12 +1,15 @@
 """Convolutions as calls of the package's CUDA headers."""
 
 from stitch_planner.stitcher.emit.call_text import CallText, braced, flag
-from stitch_planner.stitcher.lower.operations import ConvOp
+from stitch_planner.stitcher.lower.operations import ConvOp, Pair
 
 _LARGEST_WINDOW = 7
 """Height and width of the windows that the depthwise kernel unrolls; registers end there."""
 _LARGEST_STRIDE = 2
 """Beyond it the depthwise kernel reads pixels that no window of its tile covers."""
+_FEWEST_THREADS = 1 << 16
+"""Of the depthwise kernel: half of what a large GPU (132 multiprocessors of 2048 threads) holds with the 100
+registers a thread that the largest tile takes."""
 
 
 def conv(op: ConvOp) -> CallText:
@@ -17,10 +20,10 @@ def conv(op: ConvOp) -> CallText:
     run = ("call", op.source, op.out, *((residual,) if residual is not None else ()))
     if is_depthwise(op):
         vector = next(width for width in (4, 2, 1) if op.channels[0] % width == 0)
-        numbers = f"{op.kernel[0]}, {op.kernel[1]}, {op.stride[1]}, {vector}"
+        numbers = (*op.kernel, op.stride[1], vector, *depthwise_tile(op, vector))
         return CallText(
             "stitch/cuda/depthwise.cuh",
-            f"stitch::cuda::DepthwiseConv<{numbers}>",
+            f"stitch::cuda::DepthwiseConv<{', '.join(map(str, numbers))}>",
             ("call", _options(op), op.weight, op.bias, *fold),
             run,
             chosen="a kernel of the program's own, float32",
@@ -40,6 +43,18 @@ def is_depthwise(op: ConvOp) -> bool:
     small = max(op.kernel) <= _LARGEST_WINDOW and op.stride[1] <= _LARGEST_STRIDE
     square = op.stride[0] == (op.stride[1] if op.kernel[0] > 1 else 1)
     return one_each and small and square and not op.transposed and op.dilation == (1, 1)
+
+
+def depthwise_tile(op: ConvOp, vector: int) -> Pair:
+    """Rows and columns of pixels that a thread of the depthwise kernel computes."""
+    n, channels, height, width = op.out.shape
+    # Windows that do not overlap by much share too little for large tiles, and those of lines have one row.
+    wanted = ((2, 4), (1, 4), (1, 2)) if op.stride[1] == 1 else ((1, 2),)
+    tiles = [tile for tile in wanted if tile[0] <= op.kernel[0]]
+    for rows, columns in tiles:
+        if n * (channels // vector) * -(-height // rows) * -(-width // columns) >= _FEWEST_THREADS:
+            return rows, columns
+    return tiles[-1]
 
 
 def _options(op: ConvOp) -> str:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Literal
 
+from stitch_planner.stitcher.lower.copies import innermost
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
-from stitch_planner.stitcher.lower.kernel_ir import View, row_major
+from stitch_planner.stitcher.lower.kernel_ir import View, channels_last, row_major
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE
@@ -169,9 +170,35 @@ class Windows:
             view = lowering.view(key)
             moved = MOVES[node.op](node, view)
             if moved is None:
-                dense = lowering.copy(view, row_major(view.shape), key[0])
-                moved = MOVES[node.op](node, dense)
-            assert moved is not None, node
+                moved = [_copied(node, view, lowering)]
             for place, window in enumerate(moved):
                 assert prod(window.shape) == node.outputs[place].numel, node
                 lowering.bind((node.name, place), window)
+
+
+def _copied(node: GraphNode, view: View, lowering: Lowering) -> View:
+    """The operand copied into the result's shape; what lies side by side stays so where that is its channels.
+
+    A channel shuffle between convolutions (split, transpose, merge) keeps its images channels-last.
+    """
+    shape = node.outputs[0].shape
+    strides = channels_last(shape) if _keeps_channels(view, shape) else row_major(shape)
+    result = lowering.scratch(f"{value_key(node.args[0])[0]}_copy", shape, view.dtype, strides=strides)
+    target = reshape(result, view.shape)
+    assert target is not None, node
+    if view.numel:
+        lowering.copy(view, target.strides, node.name, target)
+    return result
+
+
+def _keeps_channels(view: View, shape: tuple[int, ...]) -> bool:
+    """Whether the innermost dim in memory becomes a part of the channels of images [N, C, H, W]."""
+    inner = innermost(view)
+    if len(shape) != 4 or inner is None or not view.numel:
+        return False
+    before, behind = prod(view.shape[:inner]), prod(view.shape[inner + 1 :])
+    if before < shape[0] or behind < prod(shape[2:]):
+        return False
+    # Images and pixels may be split as well; only strides can tell whether the result can show that.
+    images = View(view.buffer, shape, channels_last(shape))
+    return reshape(images, view.shape) is not None

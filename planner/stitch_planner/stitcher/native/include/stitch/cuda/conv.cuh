@@ -75,6 +75,9 @@ class Conv {
   // `residual` is null where the options have none.
   int32_t run(const Call& call, const float* source, float* out, const float* residual = nullptr) const {
     if (options_.empty()) return STITCH_OK;
+    if (call.scratch_bytes < workspace_bytes()) {
+      return call.errors->fail(STITCH_ERROR, "the workspace is too small for a convolution");
+    }
     if (!options_.source_first) return runner_.run(call, source, out, residual);
     const ConvOptions& o = options_;
     Call inner = call;

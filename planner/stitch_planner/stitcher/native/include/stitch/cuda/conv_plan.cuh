@@ -84,11 +84,9 @@ class ConvRunner {
 
   size_t workspace_bytes() const { return way_.workspace; }
 
-  // The source is channels-last, and has the channels that the options read.
+  // The source is channels-last, and has the channels that the options read. The scratch memory has
+  // workspace_bytes().
   int32_t run(const Call& call, const float* source, float* out, const float* residual) const {
-    if (call.scratch_bytes < way_.workspace) {
-      return cudnn().fail(STITCH_ERROR, "the workspace is too small for a convolution");
-    }
     return run(way_, call, source, out, residual);
   }
 
@@ -122,7 +120,7 @@ class ConvRunner {
   int32_t run_library(const ConvWay& way, const Call& call, const float* source, float* out) const {
     const auto& fn = cudnn().fn;
     const float one = 1.0f, zero = 0.0f;
-    STITCH_TRY(use(way, call));
+    STITCH_TRY(use_stream(call));
     const int status =
         options_.transposed
             ? fn.cudnnConvolutionBackwardData(cudnn().handle(), &one, filter_, weights_->weight(), source_,
@@ -135,7 +133,7 @@ class ConvRunner {
 
   int32_t run_fused(const ConvWay& way, const Call& call, const float* source, float* out,
                     const float* residual) const {
-    STITCH_TRY(use(way, call));
+    STITCH_TRY(use_stream(call));
     // The call wants a residual in any case; with a factor of 0 it is not read.
     const float one = 1.0f, factor = residual != nullptr ? 1.0f : 0.0f;
     const void* added = residual != nullptr ? residual : out;
@@ -146,11 +144,8 @@ class ConvRunner {
                          "run a convolution with what follows it");
   }
 
-  int32_t use(const ConvWay& way, const Call& call) const {
-    STITCH_TRY(
-        cudnn().check(cudnn().fn.cudnnSetStream(cudnn().handle(), call.stream), "choose cuDNN's stream"));
-    return cudnn().check(cudnn().fn.cudnnSetConvolutionMathType(conv_, way.math),
-                         "choose a convolution's format");
+  int32_t use_stream(const Call& call) const {
+    return cudnn().check(cudnn().fn.cudnnSetStream(cudnn().handle(), call.stream), "choose cuDNN's stream");
   }
 
   // ---- descriptions --------------------------------------------------------------------------------
@@ -227,8 +222,15 @@ class ConvRunner {
 
   int32_t adopt(const ConvWay& way) {
     way_ = way;
-    if (way.kind == ConvWay::kProduct && !has_product_) STITCH_TRY(make_product());
+    if (way.kind != ConvWay::kProduct) return set_format(way);
+    if (!has_product_) STITCH_TRY(make_product());
+    way_.workspace = product_.workspace_bytes();
     return STITCH_OK;
+  }
+
+  // The format of products belongs to the description, not to the call.
+  int32_t set_format(const ConvWay& way) const {
+    return cudnn().check(cudnn().fn.cudnnSetConvolutionMathType(conv_, way.math), kDescribing);
   }
 
   bool ends_with_more() const {
@@ -261,6 +263,13 @@ class ConvRunner {
       size_t bytes = 0;
       if (workspace_of(one.algorithm, format, &bytes)) {
         ways.push_back({ConvWay::kLibrary, one.algorithm, format, bytes});
+      }
+    }
+    // The heuristics leave out what they know nothing of; the library may have it all the same.
+    for (int algorithm : {dnn::kPrecomputedGemm, dnn::kImplicitGemm}) {
+      size_t bytes = 0;
+      if (ways.empty() && is_sum(algorithm) && workspace_of(algorithm, math(), &bytes)) {
+        ways.push_back({ConvWay::kLibrary, algorithm, math(), bytes});
       }
     }
     return ways;
@@ -357,8 +366,8 @@ class ConvRunner {
   bool measure(const ConvWay& way, const Call& call, const Trial& trial, float* ms) const {
     cudaEvent_t begin = nullptr, end = nullptr;
     bool done = cudaEventCreate(&begin) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess &&
-                fill(call, trial, kSmall, kSmall) == STITCH_OK && run(way, call, trial) == STITCH_OK &&
-                cudaEventRecord(begin, call.stream) == cudaSuccess;
+                set_format(way) == STITCH_OK && fill(call, trial, kSmall, kSmall) == STITCH_OK &&
+                run(way, call, trial) == STITCH_OK && cudaEventRecord(begin, call.stream) == cudaSuccess;
     for (int i = 0; done && i < kMeasuredRuns; ++i) done = run(way, call, trial) == STITCH_OK;
     done = done && cudaEventRecord(end, call.stream) == cudaSuccess &&
            cudaEventSynchronize(end) == cudaSuccess && cudaEventElapsedTime(ms, begin, end) == cudaSuccess;

@@ -12,19 +12,19 @@
 namespace stitch::cuda {
 
 // KH x KW: the window; S: the stride along both axes, or along the width where KH is 1; V: 1, 2 or 4
-// channels, of which the image has a multiple.
-template <int KH, int KW, int S, int V>
+// channels, of which the image has a multiple. R x C: pixels of a tile. Larger ones read less where windows
+// overlap, smaller ones make more threads.
+template <int KH, int KW, int S, int V, int R, int C>
 struct DepthwiseTile {
-  // Sums in registers: two rows of four pixels where windows overlap most; larger strides share less.
-  static constexpr int kRows = KH > 1 && S == 1 ? 2 : 1;
-  static constexpr int kColumns = S == 1 ? 4 : 2;
+  static constexpr int kRows = R;
+  static constexpr int kColumns = C;
   static constexpr int kRowStride = KH > 1 ? S : 1;
   static constexpr int kReadRows = (kRows - 1) * kRowStride + KH;
   static constexpr int kReadColumns = (kColumns - 1) * S + KW;
   using Values = Group<float, V>;
 
   const float* source;
-  const float* weight;  // [KH][KW][C]
+  const float* weight;  // [KH][KW][channels]
   const float* bias;    // or null
   const float* residual;
   float* out;
@@ -99,10 +99,10 @@ struct DepthwiseTile {
   }
 };
 
-template <int KH, int KW, int S, int V>
+template <int KH, int KW, int S, int V, int R, int C>
 class DepthwiseConv {
  public:
-  using Tile = DepthwiseTile<KH, KW, S, V>;
+  using Tile = DepthwiseTile<KH, KW, S, V, R, C>;
 
   // Tensors are torch's; all but `weight` may be null.
   int32_t init(const Call& call, const ConvOptions& options, const float* weight, const float* bias = nullptr,
