@@ -295,6 +295,8 @@ class EmbeddingOp(LibraryOp):
     index: View
     table: View
     out: View
+    wraps: bool = False
+    """Whether -1 names the last row."""
 
 
 @dataclass(frozen=True)

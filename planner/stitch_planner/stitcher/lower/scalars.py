@@ -340,11 +340,25 @@ EXPRESSIONS: dict[str, Expression] = {
         s.result(0),
     ),
     **_several("aten.add.Tensor", "aten.add.Scalar", build=_with_alpha("add")),
-    **_several("aten.sub.Tensor", "aten.sub.Scalar", build=_with_alpha("sub")),
-    **_several("aten.rsub.Scalar", "aten.rsub.Tensor", build=_reversed_subtract),
-    **_several("aten.mul.Tensor", "aten.mul.Scalar", build=binary("mul")),
     **_several(
-        "aten.div.Tensor", "aten.div.Scalar", "aten.div.Tensor_mode", "aten.div.Scalar_mode", build=_divide
+        "aten.sub.Tensor",
+        "aten.sub.Scalar",
+        "aten.subtract.Tensor",
+        "aten.subtract.Scalar",
+        build=_with_alpha("sub"),
+    ),
+    **_several("aten.rsub.Scalar", "aten.rsub.Tensor", build=_reversed_subtract),
+    **_several(
+        "aten.mul.Tensor",
+        "aten.mul.Scalar",
+        "aten.multiply.Tensor",
+        "aten.multiply.Scalar",
+        build=binary("mul"),
+    ),
+    **_several(
+        *(f"aten.{name}.{kind}" for name in ("div", "divide") for kind in ("Tensor", "Scalar")),
+        *(f"aten.{name}.{kind}_mode" for name in ("div", "divide") for kind in ("Tensor", "Scalar")),
+        build=_divide,
     ),
     "aten.true_divide.Tensor": _divide,
     **_several("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar", build=_power),
@@ -407,7 +421,7 @@ def refusal(node: GraphNode) -> str | None:
         return "bit operations on integers have no template"
     if node.op == "aten.batch_norm.default":
         return _batch_norm_refusal(node)
-    needs_float = {"pow", "div", "fmod", "remainder", "atan2"}
+    needs_float = {"pow", "div", "divide", "fmod", "remainder", "atan2"}
     if node.op.split(".")[1] in needs_float and not types <= set(FLOATS):
         return f"{node.op} on integers has no template"
     return None

@@ -7,15 +7,21 @@ from stitch_planner.stitcher.emit.cuda.conv_calls import conv
 from stitch_planner.stitcher.emit.cuda.images import concat, pool, resize, strided_copy
 from stitch_planner.stitcher.emit.cuda.norms import norm_call
 from stitch_planner.stitcher.emit.cuda.recurrent import rnn_text
+from stitch_planner.stitcher.emit.cuda.sequences import class_loss, embedding, embedding_bag, extreme, scan
 from stitch_planner.stitcher.lower.kernel_ir import LibraryOp
 from stitch_planner.stitcher.lower.operations import (
     BatchNormOp,
+    ClassLossOp,
     ConcatOp,
+    EmbeddingBagOp,
+    EmbeddingOp,
+    ExtremeOp,
     GroupNormOp,
     MatmulOp,
     MatrixLayout,
     ResizeOp,
     RnnOp,
+    ScanOp,
     StridedCopyOp,
     VolumePoolOp,
 )
@@ -62,6 +68,11 @@ call_text.register(StridedCopyOp, strided_copy)
 call_text.register(ConcatOp, concat)
 call_text.register(VolumePoolOp, pool)
 call_text.register(ResizeOp, resize)
+call_text.register(ScanOp, scan)
+call_text.register(ExtremeOp, extreme)
+call_text.register(EmbeddingOp, embedding)
+call_text.register(EmbeddingBagOp, embedding_bag)
+call_text.register(ClassLossOp, class_loss)
 
 
 def _layout(layout: MatrixLayout) -> str:

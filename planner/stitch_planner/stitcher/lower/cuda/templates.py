@@ -3,6 +3,7 @@
 from stitch_planner.stitcher.lower.cuda.attention import CudaAttention
 from stitch_planner.stitcher.lower.cuda.convolutions import CudaConv
 from stitch_planner.stitcher.lower.cuda.joins import CudaConcat
+from stitch_planner.stitcher.lower.cuda.lookups import CudaEinsum, CudaRowIndex
 from stitch_planner.stitcher.lower.cuda.losses import CudaCrossEntropy
 from stitch_planner.stitcher.lower.cuda.norms import CudaBatchNorm, CudaImageNorm
 from stitch_planner.stitcher.lower.cuda.pools import CudaPool
@@ -11,8 +12,11 @@ from stitch_planner.stitcher.lower.cuda.recurrent import CudaRnn
 from stitch_planner.stitcher.lower.cuda.unrolled import CudaUnrolled
 from stitch_planner.stitcher.lower.templates.base import Template
 from stitch_planner.stitcher.lower.templates.elements import Elements
+from stitch_planner.stitcher.lower.templates.embedding import Embedding, EmbeddingBag
+from stitch_planner.stitcher.lower.templates.loss import ClassLoss
 from stitch_planner.stitcher.lower.templates.pool import Upsample
-from stitch_planner.stitcher.lower.templates.rearrange import Flip, Pad, PixelShuffle
+from stitch_planner.stitcher.lower.templates.rearrange import Flip, Pad, PixelShuffle, Roll, Triangle
+from stitch_planner.stitcher.lower.templates.scan import Extreme, Scan
 from stitch_planner.stitcher.lower.templates.windows import Windows
 from stitch_tools.models.task import Contract
 
@@ -28,6 +32,7 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
         CudaCrossEntropy(),
         CudaRnn(),
         CudaUnrolled(allow_tf32=allow_tf32),
+        ClassLoss(),
         CudaBatchNorm(),
         CudaImageNorm(),
         CudaPool(),
@@ -36,5 +41,13 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
         PixelShuffle(),
         Pad(),
         Flip(),
+        Roll(),
+        Triangle(),
+        Scan(),
+        Extreme(),
+        Embedding(),
+        EmbeddingBag(),
+        CudaRowIndex(),
+        CudaEinsum(allow_tf32=allow_tf32),
         Elements(),
     )

@@ -12,7 +12,7 @@ from stitch_planner.stitcher.lower.templates.gemm import Gemm
 from stitch_planner.stitcher.lower.templates.group_norm import GroupNorm
 from stitch_planner.stitcher.lower.templates.loss import ClassLoss
 from stitch_planner.stitcher.lower.templates.pool import Pool, Upsample
-from stitch_planner.stitcher.lower.templates.rearrange import Flip, Pad, PixelShuffle
+from stitch_planner.stitcher.lower.templates.rearrange import Flip, Pad, PixelShuffle, Roll, Triangle
 from stitch_planner.stitcher.lower.templates.rnn import Rnn
 from stitch_planner.stitcher.lower.templates.scan import Extreme, Scan
 from stitch_planner.stitcher.lower.templates.windows import Windows
@@ -33,6 +33,8 @@ TEMPLATES: tuple[Template, ...] = (
     PixelShuffle(),
     Pad(),
     Flip(),
+    Roll(),
+    Triangle(),
     Scan(),
     Extreme(),
     Einsum(),

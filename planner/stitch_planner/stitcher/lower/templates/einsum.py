@@ -97,7 +97,18 @@ class Einsum(LibraryTemplate):
         batch = tuple(sizes[c] for c in letters.batch)
         product = reshape(target, (*batch, a.shape[-2], b.shape[-1]))
         assert product is not None
-        lower_product(nodes, (a, first), (b, second), product, lowering)
+        self.multiply(nodes, (a, first), (b, second), product, lowering)
+
+    def multiply(
+        self,
+        nodes: Sequence[GraphNode],
+        a: tuple[View, ValueKey],
+        b: tuple[View, ValueKey],
+        target: View,
+        lowering: Lowering,
+    ) -> None:
+        """Adds the kernels that compute a @ b into `target`, given which value each side is a window on."""
+        lower_product(nodes, a, b, target, lowering)
 
 
 def _operands(node: GraphNode) -> tuple[ValueKey, ValueKey]:

@@ -1,11 +1,20 @@
-"""Rearrangements that no window can express: pixel shuffling and padding with a constant."""
+"""Rearrangements that no window can express: pixel shuffling, padding, flips, rolls and triangles."""
 
 from collections.abc import Sequence
 
 from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
-from stitch_planner.stitcher.lower.kernel_ir import Access, Body, Instr, PointwiseKernel, View, channels_last
+from stitch_planner.stitcher.lower.kernel_ir import (
+    Access,
+    Body,
+    Instr,
+    PointwiseKernel,
+    View,
+    channels_last,
+    row_major,
+)
 from stitch_planner.stitcher.lower.lowering import Lowering, copy_kernel
+from stitch_planner.stitcher.lower.scalar_bodies import BodyBuilder
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
 from stitch_planner.stitcher.lower.views import permute, reshape, slice_dim
@@ -104,6 +113,91 @@ class Flip(LibraryTemplate):
         turned = View(view.buffer, view.shape, tuple(strides), offset)
         # The target's own copies (tiles, say) count on strides that are not negative.
         lowering.add(copy_kernel(lowering.unique(f"flip_{node.name}"), turned, target, node.name))
+
+
+class Roll(LibraryTemplate):
+    """roll: the parts on both sides of each cut change places."""
+
+    family = "layout"
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """None for shifts along dims that are named."""
+        if node.op != "aten.roll.default":
+            return NOT_MINE
+        return (
+            None if argument(node, 2, "dims") not in (None, ()) else "roll of the flat tensor has no template"
+        )
+
+    def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+        """A copy for each part: two of them for each dim that is shifted."""
+        node = nodes[0]
+        view = lowering.view(value_key(node.args[0]))
+        last = view.is_channels_last and not view.is_dense
+        target = lowering.new((node.name, 0), strides=channels_last(view.shape) if last else None)
+        parts = [(view, target)]
+        for dim, shift in _shifts(node, len(view.shape)).items():
+            size = view.shape[dim]
+            ahead = shift % max(size, 1)
+            cuts = ((0, ahead, size - ahead), (size - ahead, 0, ahead))
+            parts = [
+                (slice_dim(source, dim, begin, length), slice_dim(goal, dim, to, length))
+                for source, goal in parts
+                for begin, to, length in cuts
+                if length
+            ]
+        for source, goal in parts:
+            lowering.copy(source, goal.strides, node.name, target=goal)
+
+
+def _shifts(node: GraphNode, rank: int) -> dict[int, int]:
+    """How far each dim is shifted; a dim may be named twice."""
+    shifts, dims = node.args[1], argument(node, 2, "dims")
+    assert isinstance(shifts, tuple)
+    assert isinstance(dims, tuple)
+    result: dict[int, int] = {}
+    for dim, shift in zip(dims, shifts, strict=True):
+        at = int(number(dim)) % rank
+        result[at] = result.get(at, 0) + int(number(shift))
+    return result
+
+
+_TRIANGLES = {"aten.triu.default": "ge", "aten.tril.default": "le"}
+"""How column - row compares with the diagonal where an element stays."""
+
+
+class Triangle(LibraryTemplate):
+    """triu and tril."""
+
+    family = "layout"
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """None for triu and tril."""
+        return None if node.op in _TRIANGLES else NOT_MINE
+
+    def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+        """One copy that leaves zeros on one side of the diagonal."""
+        node = nodes[0]
+        view = lowering.dense(value_key(node.args[0]))
+        target = lowering.new((node.name, 0))
+        rows, columns = view.shape[-2:]
+        space = (view.numel // (rows * columns), rows, columns)
+        b = BodyBuilder()
+        value = b.load(Access(view.buffer, row_major(space), view.offset))
+        place = b.sub(b.index(2), b.index(1))
+        diagonal = b.const(int(number(argument(node, 1, "diagonal", 0))), "int32")
+        stays = b.op(_TRIANGLES[node.op], (place, diagonal), "bool")
+        result = b.op("where", (stays, value, b.const(0, target.dtype)), target.dtype)
+        lowering.add(
+            PointwiseKernel(
+                lowering.unique(f"k_{node.name}"),
+                f"{site(node)}: zeros on one side of the diagonal",
+                (node.name,),
+                space,
+                tuple(b.loads),
+                Body(tuple(b.instrs), (result,)),
+                (Access(target.buffer, row_major(space), target.offset),),
+            )
+        )
 
 
 def _fill(lowering: Lowering, node: GraphNode, target: View) -> PointwiseKernel:

@@ -106,6 +106,18 @@ def _unbind(node: GraphNode, view: View) -> list[View]:
     return [drop_dim(view, dim, place) for place in range(view.shape[dim])]
 
 
+def _unfold(node: GraphNode, view: View) -> list[View]:
+    """Windows of `size` places along a dim, `step` apart, in a dim of their own behind all others."""
+    dim = _dim(node, 1, view)
+    size, step = (int(number(item)) for item in node.args[2:4])
+    strides = list(view.strides)
+    within = strides[dim]
+    strides[dim] *= step
+    shape = node.outputs[0].shape
+    assert shape[-1] == size, node
+    return [View(view.buffer, shape, (*strides, within), view.offset)]
+
+
 MOVES: dict[str, Move] = {
     **{
         f"aten.{name}": _reshape
@@ -141,6 +153,7 @@ MOVES: dict[str, Move] = {
     "aten.split.sizes": _split,
     "aten.chunk.default": _split,
     "aten.unbind.int": _unbind,
+    "aten.unfold.default": _unfold,
 }
 """Every operation of this family, with what it does to a window."""
 

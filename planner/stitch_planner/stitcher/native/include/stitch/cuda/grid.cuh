@@ -78,6 +78,27 @@ void phases_on_host(const F& f, int64_t block, typename F::Shared& shared,
   }
 }
 
+template <int P, class F>
+void round_on_host(const F& f, int64_t block, int64_t round, typename F::Shared& shared,
+                   std::vector<typename F::Thread>& threads) {
+  if constexpr (P < F::kPhases) {
+    for (int thread = 0; thread < F::kThreads; ++thread) {
+      f.template phase<P>(block, round, thread, shared, threads[thread]);
+    }
+    round_on_host<P + 1>(f, block, round, shared, threads);
+  }
+}
+
+template <class F>
+int32_t rounds(const char*, int64_t count, const F& f, const Call&) {
+  auto shared = std::make_unique<typename F::Shared>();
+  for (int64_t block = 0; block < count; ++block) {
+    std::vector<typename F::Thread> threads(F::kThreads);
+    for (int64_t round = 0; round < f.rounds(); ++round) round_on_host<0>(f, block, round, *shared, threads);
+  }
+  return STITCH_OK;
+}
+
 template <class F>
 int32_t blocks(const char*, int64_t count, const F& f, const Call&) {
   auto shared = std::make_unique<typename F::Shared>();
@@ -133,6 +154,33 @@ int32_t blocks(const char* name, int64_t count, const F& f, const Call& call) {
   if (count == 0) return STITCH_OK;
   if (count > kMostBlocks) return call.errors->fail(STITCH_ERROR, "more blocks than a grid can have");
   block_kernel<<<static_cast<unsigned>(count), F::kThreads, 0, call.stream>>>(f);
+  return call.launched(name);
+}
+
+template <int P, class F>
+__device__ __forceinline__ void one_round(const F& f, int64_t round, typename F::Shared& shared,
+                                          typename F::Thread& mine) {
+  if constexpr (P < F::kPhases) {
+    // The first barrier parts a round from the one before it.
+    __syncthreads();
+    f.template phase<P>(static_cast<int64_t>(blockIdx.x), round, static_cast<int>(threadIdx.x), shared, mine);
+    one_round<P + 1>(f, round, shared, mine);
+  }
+}
+
+template <class F>
+__global__ void __launch_bounds__(F::kThreads) round_kernel(const F f) {
+  __shared__ typename F::Shared shared;
+  typename F::Thread mine;
+  const int64_t count = f.rounds();
+  for (int64_t round = 0; round < count; ++round) one_round<0>(f, round, shared, mine);
+}
+
+template <class F>
+int32_t rounds(const char* name, int64_t count, const F& f, const Call& call) {
+  if (count == 0) return STITCH_OK;
+  if (count > kMostBlocks) return call.errors->fail(STITCH_ERROR, "more blocks than a grid can have");
+  round_kernel<<<static_cast<unsigned>(count), F::kThreads, 0, call.stream>>>(f);
   return call.launched(name);
 }
 
