@@ -7,7 +7,7 @@ from stitch_tools.errors import EnvironmentMissingError, SandboxError
 from stitch_tools.models.profile import KernelProfile, SystemProfile
 from stitch_tools.profile.kernels import KernelReport, profile_kernels
 from stitch_tools.profile.ncu import find_ncu
-from stitch_tools.profile.ownership import short_name
+from stitch_tools.profile.ownership import last_name, short_name
 from stitch_tools.profile.profile_host import HostSetup, HostUnderTool
 from stitch_tools.profile.profile_work import ProfileWork
 
@@ -45,12 +45,7 @@ def _chosen(work: ProfileWork, system: SystemProfile | None) -> Sequence[str]:
     if system is None:
         return ()
     rows = [row for row in system.kernels if row.owner != "copy"]
-    return tuple(dict.fromkeys(bare_name(row.name) for row in rows))[:_MOST_KERNELS]
-
-
-def bare_name(name: str) -> str:
-    """A kernel's name as ncu's filter by function takes it."""
-    return short_name(name).partition("[")[0]
+    return tuple(dict.fromkeys(last_name(row.name) for row in rows))[:_MOST_KERNELS]
 
 
 def shared_out(kernels: Sequence[KernelProfile], system: SystemProfile | None) -> tuple[KernelProfile, ...]:
