@@ -37,7 +37,7 @@ def memory_passes(evidence: ProfileEvidence) -> Looked:
     rows = evidence.rows(_COPY)
     spent = time_of(rows)
     whole = max(1e-9, time_of(evidence.system.kernels) + evidence.system.other_kernels_us)
-    if spent < _MATTERS * whole:
+    if not spent or spent < _MATTERS * whole:
         return f"copies and fills take {spent / whole:.0%} of the operators' time"
     share = spent / whole * evidence.total_us
     largest = max(rows, key=lambda row: row.total_us)
