@@ -89,7 +89,7 @@ def index_findings(
         source: from `parse_cuda`.
         blocks: block sizes by kernel; a kernel without one is taken to run in rows of 256 threads.
     """
-    constants = _constants(source)
+    constants = file_constants(source)
     found: list[IndexFinding] = []
     for kernel in source.functions:
         if kernel.is_kernel:
@@ -113,8 +113,8 @@ def _findings(
     return [passes[0][place] for place in sorted(everywhere)]
 
 
-def _constants(source: CudaSource) -> dict[str, Node]:
-    """Names that the file gives an expression to, outside of functions, and those of simple macros."""
+def file_constants(source: CudaSource) -> dict[str, Node]:
+    """Names that the file gives an expression to outside of functions."""
     found: dict[str, Node] = {}
     for declaration in source.of("declaration"):
         if declaration.id not in source.owners:

@@ -19,6 +19,7 @@ from stitch_tools.profile import ncu_metrics as m
 from stitch_tools.profile.answers import kernel_occupancy, measured, share
 from stitch_tools.profile.ncu import RAW, SOURCE, Ncu, NcuRequest, refusal, script, unknown_metrics
 from stitch_tools.profile.ncu_report import NcuKernel, parse_ncu
+from stitch_tools.profile.own_paths import own_path
 from stitch_tools.profile.ownership import short_name
 from stitch_tools.profile.permission import ALLOW_COUNTERS
 from stitch_tools.profile.profile_host import HostSetup, run_host
@@ -224,13 +225,7 @@ def _lines_of(
         found = next((mine for name, mine in lines.items() if short_name(name) == bare), None)
     if found is None:
         return {}
-    return {figure: replace(line, file=_own_path(line.file, files)) for figure, line in found.items()}
-
-
-def _own_path(path: str, files: Sequence[str]) -> str:
-    """The program's own name of a file: the longest of its paths that ends like this one."""
-    own = [name for name in files if path == name or path.endswith(f"/{name}")]
-    return max(own, key=len) if own else Path(path).name
+    return {figure: replace(line, file=own_path(line.file, files)) for figure, line in found.items()}
 
 
 def _run(
