@@ -10,6 +10,7 @@ from stitch_mcp.named_programs import program_of_files, read_program
 from stitch_mcp.server.environment_fingerprint import fingerprint
 from stitch_mcp.server.requests import (
     CALL_ONLY,
+    REFERENCE,
     JudgesProgram,
     NamesContract,
     NamesProgram,
@@ -79,6 +80,8 @@ def _subject(server_context: ServerContext, request: ToolRequest) -> Subject:
         program_id = _program_of_run(server_context, request, state)
     elif isinstance(request, NamesReference) and (request.reference or isinstance(request, NamesContract)):
         task_id = server_context.workspace.store.put_fact(_task(server_context, request))
+    if isinstance(request, NamesSubject) and request.program == REFERENCE and task_id is not None:
+        return Subject(task_id=task_id, program_id=None, run_id=folder.name if folder else None)
     if isinstance(request, NamesProgram | NamesProgramOfRun):
         program = _program(server_context, request, task_id)
         program_id = keep_program(server_context, program) if program else program_id

@@ -87,7 +87,7 @@ def _next(run_id: str, made: "Plan", *, is_profiled: bool) -> tuple[Remedy, ...]
         return (solve, own, skeleton)
     measure = Remedy(
         tool="profile_program",
-        arguments={"run_id": run_id, "subject": "reference"},
+        arguments={"run_id": run_id, "program": "reference"},
         why="see where the reference's time really goes",
     )
     return (solve, own, skeleton, measure)

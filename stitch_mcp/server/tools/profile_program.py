@@ -1,7 +1,7 @@
 """`profile_program`: shows where the time of a reference or program goes, and which change would win most."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from stitch_mcp.server.job_context import JobContext
 from stitch_mcp.server.requests import Detailed, NamesSubject
@@ -20,19 +20,17 @@ class ProfileProgram(NamesSubject, Detailed):
     """Arguments of profile_program."""
 
     level: ProfileLevel = "system"
-    """system: host and device; kernel: questions about kernels; both."""
-    subject: Literal["program", "reference"] = "program"
-    """reference: profile it though the run has programs."""
+    """kernel: counters of single kernels (cuda)."""
     ask: str = ""
-    """One question: a rule or kernel question, e.g. host_bound, bank_conflicts."""
+    """A cause or question: host_bound, tail_wave."""
     compare: str = ""
-    """`artifact` of an earlier profile: what changed."""
+    """`artifact` of an earlier profile."""
 
 
 class ProfileAnswer(ToolAnswer):
     """Findings, best first, and what they rest on."""
 
-    DETAILS: ClassVar[tuple[str, ...]] = ("kernels", "modules", "ruled_out", "questions")
+    DETAILS: ClassVar[tuple[str, ...]] = ("kernels", "ruled_out")
     QUOTED: ClassVar[tuple[str, ...]] = ("findings", "kernels", "answers")
 
     program_id: str | None = None
@@ -41,16 +39,12 @@ class ProfileAnswer(ToolAnswer):
     findings: tuple[str, ...] = ()
     """At most three: cause, gain with its range, action, skill."""
     answers: tuple[str, ...] = ()
-    """To `ask`; else problems of kernels."""
+    """To `ask` and `compare`; else problems of kernels."""
     taxes: tuple[str, ...] = ()
     """What launches, waiting and traffic between kernels cost."""
     iteration: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
     ruled_out: tuple[str, ...] = ()
-    questions: tuple[str, ...] = ()
-    """What `ask` may be."""
     docs: tuple[str, ...] = ()
     not_measured: tuple[str, ...] = ()
 
@@ -58,7 +52,6 @@ class ProfileAnswer(ToolAnswer):
 def profile(request: ProfileProgram, work: JobContext) -> ProfileAnswer:
     """Profile a program, or the reference where there is none, and say what limits it."""
     from stitch_planner.profiles import find_profile
-    from stitch_tools.models.base import sha256_hex
     from stitch_tools.profile.profile_text import answer_question, compare_profiles, questions_of
 
     # Before anything is run: a wrong id must not cost a minute.
@@ -66,23 +59,16 @@ def profile(request: ProfileProgram, work: JobContext) -> ProfileAnswer:
     made = _profiled(request, work)
     answers = _problems(made)
     if request.ask:
-        answers = answer_question(made, request.ask)
-        if not answers and made.status in ("profiled", "partial"):
-            answers = (
-                f"this profile says nothing on {request.ask[:60]!r}; see `questions` (detail: detailed)",
-            )
-    return _answer(
-        work,
-        made,
-        artifact=sha256_hex(made.canonical_json()),
-        answers=answers,
-        changed=compare_profiles(before, made) if before is not None else (),
-        questions=questions_of(made),
-    )
+        unknown = (f"it says nothing on {request.ask[:60]!r}, but on {', '.join(questions_of(made))}",)
+        answers = answer_question(made, request.ask) or unknown
+    if before is not None:
+        answers = (*answers, *compare_profiles(before, made))
+    return _answer(work, made, answers)
 
 
-def _answer(work: JobContext, made: Profile, **given: object) -> ProfileAnswer:
+def _answer(work: JobContext, made: Profile, answers: tuple[str, ...]) -> ProfileAnswer:
     from stitch_mcp.server.docs import advice
+    from stitch_tools.models.base import sha256_hex
     from stitch_tools.profile.profile_text import (
         finding_lines,
         kernel_lines,
@@ -93,27 +79,22 @@ def _answer(work: JobContext, made: Profile, **given: object) -> ProfileAnswer:
 
     system = made.system
     found = made.diagnosis.bottlenecks if made.diagnosis is not None else ()
-    answer = ProfileAnswer(
+    return ProfileAnswer(
         message=_message(work, made),
         run_id=work.subject.run_id,
+        artifact=sha256_hex(made.canonical_json()),
         program_id=made.subject_id[:16] if made.subject == "program" else None,
         outcome=made.status,
         findings=finding_lines(made),
+        answers=answers,
         taxes=tax_lines(made),
         iteration=system_lines(system) if system is not None else (),
         kernels=kernel_lines(system, _MOST_LINES) if system is not None else (),
-        modules=tuple(
-            f"{row.path} ({row.type}): "
-            + (f"{row.device_us:.1f} us on the device, " if row.device_us is not None else "")
-            + f"{row.host_us:.1f} us on the host"
-            for row in (system.modules[: 2 * _MOST_LINES] if system is not None else ())
-        ),
         ruled_out=ruled_out_lines(made),
         docs=advice(work.config, (row.doc_query for row in found), cpu=made.target == "cpu"),
         not_measured=made.not_measured,
         next_steps=_next(work, made),
     )
-    return answer.model_copy(update=given)
 
 
 def _profiled(request: ProfileProgram, work: JobContext) -> Profile:
@@ -124,7 +105,7 @@ def _profiled(request: ProfileProgram, work: JobContext) -> Profile:
     workbench = work.workbench
     options = ProfileOptions(level=request.level, cache_dir=workbench.cache_dir)
     facts = observed_facts(work)
-    if request.subject == "reference" or work.subject.program_id is None:
+    if work.subject.program_id is None:
         with workbench.session() as session:
             known = known_facts(workbench, session, work.task, facts=facts)
             return profile_task(workbench, session, work.task, options=options, known=known)
@@ -204,9 +185,8 @@ TOOL = Tool(
     name="profile_program",
     title="Profile a program or reference",
     description=(
-        "Shows where time goes and the change that pays most: ranked findings with predicted gain, taxes, "
-        "kernels, and answers to `ask`. Profiles the reference where a run has no program. After "
-        "analyze_reference or an accepted check_program. 15 to 60 s."
+        "Shows where the time of an accepted program, or of the reference (`program`: reference, or a run "
+        "without one), goes, and the change that pays most. 15 to 60 s."
     ),
     request=ProfileProgram,
     answer=ProfileAnswer,

@@ -1,6 +1,6 @@
 """Our own small C and C++ sources, compiled once per machine into the user's cache.
 
-These are the timed loop and the sanitizers' host: trusted code of this package. Compiler, limits and
+These are the timed loop, the tools' host and the sampler: trusted code of this package. Compiler, limits and
 environment are those that programs are built with; a refusal is our trouble here, not a result.
 """
 
@@ -49,6 +49,17 @@ def build_sanitizer_host(sanitizers: str, cache_dir: Path | None = None) -> Path
     chosen = (f"-fsanitize={sanitizers}", "-fno-omit-frame-pointer") if sanitizers else ()
     flags = ("-std=c++17", "-O1", "-g1", *chosen)
     return _build("sanitizer_host.cpp", "sanitizer_host", flags, cache_dir)
+
+
+def build_sampler(cache_dir: Path | None = None) -> Path:
+    """What times a CPU program's steps and samples its functions, as a library (native/src/sampler.c).
+
+    Raises:
+        EnvironmentMissingError: no host compiler, or it refused the source.
+        StoreError: the cache folder cannot be written.
+    """
+    flags = ("-x", "c", "-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+    return _build("sampler.c", "libsampler.so", flags, cache_dir)
 
 
 def _build(source: str, output: str, flags: Sequence[str], cache_dir: Path | None) -> Path:

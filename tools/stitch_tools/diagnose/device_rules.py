@@ -5,7 +5,7 @@ import re
 from stitch_tools.diagnose.evidence import ProfileEvidence, quantity, time_of
 from stitch_tools.diagnose.rule import Looked, Seen
 from stitch_tools.graph.lower_bounds import graph_traffic
-from stitch_tools.models.profile import KernelTime, Quantity
+from stitch_tools.models.profile import Quantity
 
 _MATTERS = 0.05
 _SHORT_US = 5.0
@@ -89,7 +89,7 @@ def pointwise_passes(evidence: ProfileEvidence) -> Looked:
     """Elementwise operations that each read and write memory of their own."""
     rows = [row for row in evidence.rows(_POINTWISE) if row.owner in ("pytorch", "own")]
     spent = time_of(rows)
-    if spent < _MATTERS * _all_us(evidence):
+    if not spent or spent < _MATTERS * _all_us(evidence):
         return f"elementwise operations take {_part(spent, evidence)}"
     scale = _scale(evidence)
     traffic = ()
@@ -113,7 +113,7 @@ def layout_conversions(evidence: ProfileEvidence) -> Looked:
     """Tensors are converted between channel orders, or copied to be contiguous."""
     rows = [*evidence.rows(_LAYOUT), *(row for row in evidence.rows(_COPIES) if not _LAYOUT.search(row.name))]
     spent = time_of({row.name: row for row in rows}.values())
-    if spent < _MATTERS * _all_us(evidence):
+    if not spent or spent < _MATTERS * _all_us(evidence):
         return f"layout conversions and copies take {_part(spent, evidence)}"
     largest = max(rows, key=lambda row: row.total_us)
     scale = _scale(evidence)
@@ -134,7 +134,7 @@ def fp32_products(evidence: ProfileEvidence) -> Looked:
     """Matrix products on the fp32 units, which are many times slower than tensor cores."""
     rows = [row for row in evidence.rows(_FP32_PRODUCT) if not _TENSOR_PRODUCT.search(row.name)]
     spent = time_of(rows)
-    if spent < 0.1 * _all_us(evidence):
+    if not spent or spent < 0.1 * _all_us(evidence):
         return f"products on fp32 units take {_part(spent, evidence)}"
     allowed = evidence.contract.matmul_precision
     largest = max(rows, key=lambda row: row.total_us)
@@ -164,7 +164,7 @@ def unfused_attention(evidence: ProfileEvidence) -> Looked:
     spent = time_of(softmax) + time_of(products)
     if not softmax or not products:
         return "no softmax between batched products"
-    if spent < 0.15 * _all_us(evidence):
+    if not spent or spent < 0.15 * _all_us(evidence):
         return f"softmax and batched products take {_part(spent, evidence)}"
     scale = _scale(evidence)
     return Seen(
@@ -182,7 +182,7 @@ def norm_passes(evidence: ProfileEvidence) -> Looked:
     """Batch normalisation as passes of its own."""
     rows = evidence.rows(_NORM)
     spent = time_of(rows)
-    if spent < 0.1 * _all_us(evidence):
+    if not spent or spent < 0.1 * _all_us(evidence):
         return f"batch normalisation takes {_part(spent, evidence)}"
     evaluating = evidence.contract.named_mode == "eval"
     scale = _scale(evidence)
@@ -206,7 +206,7 @@ def scans(evidence: ProfileEvidence) -> Looked:
     """Prefix sums as kernels of their own."""
     rows = evidence.rows(_SCAN)
     spent = time_of(rows)
-    if spent < 0.1 * _all_us(evidence):
+    if not spent or spent < 0.1 * _all_us(evidence):
         return f"prefix sums take {_part(spent, evidence)}"
     scale = _scale(evidence)
     return Seen(
@@ -233,7 +233,7 @@ def kernel_problem(evidence: ProfileEvidence) -> Looked:
     share, kernel, answer = max(problems, key=lambda row: row[0])
     saved = share * evidence.system.busy_us * _scale(evidence)
     return Seen(
-        f"{kernel.kernel[:80]}: {answer.summary}",
+        f"{kernel.kernel[:80]}: {answer.summary.rstrip('.')}",
         0.25 * saved,
         0.6 * saved,
         saved,
@@ -277,8 +277,3 @@ def _scale(evidence: ProfileEvidence) -> float:
     """From recorded device time to untraced time, which is shorter where a graph overlaps kernels."""
     busy = evidence.system.busy_us
     return min(1.0, evidence.total_us / busy) if busy else 1.0
-
-
-def largest_row(evidence: ProfileEvidence) -> KernelTime | None:
-    """The kernel or operator that takes most."""
-    return max(evidence.system.kernels, key=lambda row: row.total_us, default=None)

@@ -4,12 +4,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from stitch_tools.errors import EnvironmentMissingError, SandboxError
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models.profile import KernelProfile, SystemProfile
 from stitch_tools.profile.kernels import KernelReport, profile_kernels
 from stitch_tools.profile.ncu import find_ncu
-from stitch_tools.profile.ownership import short_name
+from stitch_tools.profile.ownership import last_name, short_name
 from stitch_tools.profile.profile_host import HostSetup, HostUnderTool
 from stitch_tools.profile.profile_work import ProfileWork
+from stitch_tools.profile.static_kernels import static_profiles
 
 _MOST_KERNELS = 12
 
@@ -38,6 +40,26 @@ def profile_top_kernels(work: ProfileWork, setup: HostSetup, system: SystemProfi
     return report
 
 
+def static_kernels(work: ProfileWork, trial: Trial) -> tuple[KernelProfile, ...]:
+    """Answers from the build of a native program alone; () where there is none, or it has no kernels."""
+    build = trial.build
+    if build is None or not build.ok or not build.resources:
+        return ()
+    sources = {
+        file.path: trial.store.get(file.sha256).decode("utf-8", "replace") for file in trial.program.files
+    }
+    arch = trial.task.target.partition(":")[2]
+    report = static_profiles(
+        build,
+        sources,
+        prefixes=(trial.session.interpreter.prefix,),
+        arch=arch if arch in build.archs else None,
+    )
+    work.tools.extend(report.tools)
+    work.missing.extend(report.not_measured)
+    return report.kernels
+
+
 def _chosen(work: ProfileWork, system: SystemProfile | None) -> Sequence[str]:
     """Bare names of the kernels to look at; () is all."""
     if work.own:
@@ -45,12 +67,7 @@ def _chosen(work: ProfileWork, system: SystemProfile | None) -> Sequence[str]:
     if system is None:
         return ()
     rows = [row for row in system.kernels if row.owner != "copy"]
-    return tuple(dict.fromkeys(bare_name(row.name) for row in rows))[:_MOST_KERNELS]
-
-
-def bare_name(name: str) -> str:
-    """A kernel's name as ncu's filter by function takes it."""
-    return short_name(name).partition("[")[0]
+    return tuple(dict.fromkeys(last_name(row.name) for row in rows))[:_MOST_KERNELS]
 
 
 def shared_out(kernels: Sequence[KernelProfile], system: SystemProfile | None) -> tuple[KernelProfile, ...]:

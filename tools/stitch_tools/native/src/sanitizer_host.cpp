@@ -11,6 +11,7 @@
 //   threads N                        for stitch_init
 //   poison BYTE                      what outputs and workspace hold before a call; -1: whatever is there
 //   calls N                          forwards, each in fresh memory; the memory of the one before is freed
+//   spend_ms N                       after a warm-up, each of them is repeated for so long in the same memory
 //   first param|input|state OFFSET BYTES CODE BITS NDIM sizes... strides... NAME
 //
 // `param` and `state` lie in the weights' pack, `input` in the inputs' pack. Every tensor gets an allocation
@@ -24,6 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -164,7 +166,7 @@ struct Entry {
 struct Job {
   std::vector<std::string> libraries;
   std::string program;
-  std::map<std::string, int> numbers;                 // device, threads, poison, calls
+  std::map<std::string, int> numbers;                 // device, threads, poison, calls, spend_ms
   std::map<std::string, std::vector<Entry>> tensors;  // param, input, state
 
   int device() const { return numbers.at("device"); }
@@ -277,7 +279,33 @@ void append(int fd, const Block& block) {
   }
 }
 
-// One forward in memory of its own, which is gone afterwards.
+// What a library of the job is told before or after each forward; nothing where there is no such library.
+using Hook = void (*)();
+Hook find_hook(const char* name) {
+  Hook hook = [] {};
+  void* found = dlsym(RTLD_DEFAULT, name);
+  if (found != nullptr) *reinterpret_cast<void**>(&hook) = found;
+  return hook;
+}
+
+void forward_once(const Program& program, StitchHandle* handle, const StitchForwardArgs& args) {
+  program.check("forward", program.forward(handle, &args), handle);
+  if (cuda) Driver::check("forward", cuda->synchronize());
+}
+
+// One forward, or as many as fit into the time after one that warms up.
+void forward(const Program& program, StitchHandle* handle, const StitchForwardArgs& args, int spend_ms) {
+  const Hook begin = find_hook("stitch_profile_begin"), finish = find_hook("stitch_profile_end");
+  if (spend_ms > 0) forward_once(program, handle, args);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(spend_ms);
+  do {
+    begin();
+    forward_once(program, handle, args);
+    finish();
+  } while (std::chrono::steady_clock::now() < end);
+}
+
+// Forwards in memory of their own, which is gone afterwards.
 void call(const Program& program, StitchHandle* handle, Job& job, const Pack& weights, const Pack& inputs,
           int number, int outputs_fd) {
   Blocks placed, outputs;
@@ -305,8 +333,7 @@ void call(const Program& program, StitchHandle* handle, Job& job, const Pack& we
                          num_inputs,           static_cast<int32_t>(state_tensors.size()),
                          plan.num_outputs,     plan.workspace_bytes ? workspace.data() : nullptr,
                          plan.workspace_bytes, nullptr};
-  program.check("forward", program.forward(handle, &args), handle);
-  if (cuda) Driver::check("forward", cuda->synchronize());
+  forward(program, handle, args, job.numbers["spend_ms"]);
   std::printf("outputs %d", number);
   for (const Block& block : outputs) {
     std::printf(" %zu", block.bytes());
