@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from stitch_tools import __version__
 
 if TYPE_CHECKING:
-    from stitch_mcp.api import benchmark_program, check_program, compile_program, load_task, solve
+    from stitch_mcp.api import (
+        benchmark_program,
+        check_program,
+        compile_program,
+        load_task,
+        profile_program,
+        solve,
+    )
     from stitch_mcp.program_loading import load_program
     from stitch_mcp.report.report_file import write_report
 
@@ -18,6 +25,7 @@ _HOMES = {
     "compile_program": "stitch_mcp.api",
     "load_program": "stitch_mcp.program_loading",
     "load_task": "stitch_mcp.api",
+    "profile_program": "stitch_mcp.api",
     "solve": "stitch_mcp.api",
     "write_report": "stitch_mcp.report.report_file",
 }
@@ -29,6 +37,7 @@ __all__ = [
     "compile_program",
     "load_program",
     "load_task",
+    "profile_program",
     "solve",
     "write_report",
 ]

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from stitch_planner.opening import SolveRequest
     from stitch_planner.plan import Plan
     from stitch_planner.runs.state import State
+    from stitch_tools.models.profile import Profile, ProfileLevel
+    from stitch_tools.profile.profile_work import SystemTool
 
 _CEILINGS_WAIT_S = 2.0
 """A reference can be shown without predicted times, so nobody waits long for another one's timing."""
@@ -176,6 +178,56 @@ def benchmark_program(
     task = find_task(config, workbench.workspace, reference, inputs, overrides, allow_relaxed)
     with workbench.trial(task, find_program(workbench.workspace, program, task.target, main)) as trial:
         return workbench.benchmark(trial, quick=quick)
+
+
+def profile_program(
+    reference: str | Path,
+    program: str | Path | None = None,
+    *,
+    level: "ProfileLevel" = "system",
+    tool: "SystemTool" = "auto",
+    main: str | None = None,
+    inputs: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    allow_relaxed: bool = False,
+    emit: Emit | None = None,
+    **settings: Unpack[Settings],
+) -> "Profile":
+    """Where the time of `program`, or of the reference without one, goes, and what would win most of it.
+
+    A program is checked first, and profiled only if it is accepted. What goes wrong under a profiler is a
+    status of the profile, no exception.
+
+    Args:
+        reference: as in `load_task`.
+        program: as in `compile_program`; None profiles the reference.
+        level: `system` (host and device side by side), `kernel` (questions about single kernels) or `both`.
+        tool: for the system level: `nsys`, `torch.profiler`, or the best that works here.
+        main: as in `compile_program`.
+        inputs: as in `load_task`.
+        overrides: as in `load_task`.
+        allow_relaxed: as in `load_task`.
+        emit: receives progress sentences.
+        settings: see `stitch_mcp.config.Settings`.
+
+    Raises:
+        TaskError: the reference cannot be used.
+        EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
+    """
+    from stitch_planner.profile_steps import known_facts, profile_task
+    from stitch_tools.profile.profile_work import ProfileOptions
+
+    config = configure(settings)
+    workbench = open_workbench(config, emit)
+    workspace = workbench.workspace
+    task = find_task(config, workspace, reference, inputs, overrides, allow_relaxed)
+    options = ProfileOptions(level=level, tool=tool, cache_dir=config.cache_dir)
+    if program is None:
+        with workbench.session() as session:
+            return profile_task(workbench, session, task, options=options)
+    with workbench.trial(task, find_program(workspace, program, task.target, main)) as trial:
+        known = known_facts(workbench, trial.session, task, facts=trial.facts)
+        return workbench.profile(trial, workbench.check(trial), options=options, known=known)
 
 
 def capture_reference(

@@ -12,15 +12,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stitch_planner.profiles import keep_profile, score_predictions
 from stitch_planner.runs.run import Workspace
-from stitch_tools.errors import EnvironmentMissingError
+from stitch_tools.errors import EnvironmentMissingError, StoreError
 from stitch_tools.models.acceptance import AcceptPolicy
+from stitch_tools.models.profile import Profile
 from stitch_tools.models.program import Build, Program
 from stitch_tools.models.task import ReferenceFacts, Task
 from stitch_tools.models.verdict import Bench, Check, SandboxLevel
 
 if TYPE_CHECKING:
     from stitch_tools.judge.trial import Trial
+    from stitch_tools.profile.profile_work import KnownFacts, ProfileOptions
     from stitch_tools.run.interpreter import Interpreter
     from stitch_tools.run.reference_server import ReferenceServer
     from stitch_tools.run.session import TargetSession
@@ -238,4 +241,23 @@ class Workbench:
             cache_dir=self.cache_dir,
             other=beside(other, built) if other else None,
         )
-        return benchmark_program(trial, options)
+        bench = benchmark_program(trial, options)
+        # What a profile promised is compared with what the next program really takes.
+        with contextlib.suppress(StoreError):
+            score_predictions(self.workspace, bench, trial.program.parent_id)
+        return bench
+
+    def profile(
+        self,
+        trial: "Trial",
+        check: Check,
+        *,
+        options: "ProfileOptions",
+        known: "KnownFacts | None" = None,
+    ) -> Profile:
+        """The profile of the trial's program, which `check` accepted, kept in the workspace."""
+        from stitch_tools.profile.profiling import profile_program
+
+        profile = profile_program(trial, check, options=options, known=known)
+        keep_profile(self.workspace, profile)
+        return profile

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from stitch_tools.errors import StitchError
 from stitch_tools.models.acceptance import Verdict
+from stitch_tools.models.profile import Profile, ProfileStatus
 from stitch_tools.models.program import Build
 from stitch_tools.models.verdict import Bench
 
@@ -112,6 +113,22 @@ def for_result(verdict: Verdict | None, bench: Bench | None, min_speedup: float 
     if code is not ExitCode.DONE or bench is None:
         return code
     return for_bench(bench, min_speedup)
+
+
+_PROFILE_CODES: dict[ProfileStatus, ExitCode] = {
+    "profiled": ExitCode.DONE,
+    "partial": ExitCode.DONE,
+    "unmeasured": ExitCode.UNMEASURED,
+    "profiler_missing": ExitCode.ENVIRONMENT,
+    "permission_denied": ExitCode.ENVIRONMENT,
+    "profiler_busy": ExitCode.ENVIRONMENT,
+    "not_converted": ExitCode.ENVIRONMENT,
+}
+
+
+def for_profile(profile: Profile) -> ExitCode:
+    """The code of a profile: what the subject itself did not survive is no failure of this machine."""
+    return _PROFILE_CODES.get(profile.status, ExitCode.NONE_COUNTS)
 
 
 def for_rerun(rerun: "Rerun") -> ExitCode:

@@ -10,11 +10,13 @@ from stitch_mcp.named_programs import program_of_files, read_program
 from stitch_mcp.server.environment_fingerprint import fingerprint
 from stitch_mcp.server.requests import (
     CALL_ONLY,
+    REFERENCE,
     JudgesProgram,
     NamesContract,
     NamesProgram,
     NamesProgramOfRun,
     NamesReference,
+    NamesSubject,
 )
 from stitch_mcp.server.server_context import MAX_INLINE_BYTES, ServerContext
 from stitch_mcp.server.tool import Tool, ToolRequest
@@ -78,9 +80,13 @@ def _subject(server_context: ServerContext, request: ToolRequest) -> Subject:
         program_id = _program_of_run(server_context, request, state)
     elif isinstance(request, NamesReference) and (request.reference or isinstance(request, NamesContract)):
         task_id = server_context.workspace.store.put_fact(_task(server_context, request))
+    if isinstance(request, NamesSubject) and request.program == REFERENCE and task_id is not None:
+        return Subject(task_id=task_id, program_id=None, run_id=folder.name if folder else None)
     if isinstance(request, NamesProgram | NamesProgramOfRun):
         program = _program(server_context, request, task_id)
         program_id = keep_program(server_context, program) if program else program_id
+        if program_id is None and isinstance(request, NamesSubject) and task_id is not None:
+            return Subject(task_id=task_id, program_id=None, run_id=folder.name if folder else None)
         if program_id is None:
             raise UsageError(
                 "no program is named", hint="give `files`, `program`, or the `run_id` of a run that has one"

@@ -9,6 +9,9 @@ from stitch_mcp.server.tool import RepeatableRequest, ToolRequest
 CALL_ONLY = frozenset({"wait_s", "rerun", "detail", "files", "main"})
 """Arguments that are not part of a job's identity: how to answer, and content that is named by its hash."""
 
+REFERENCE = "reference"
+"""In place of a program: the reference itself is meant."""
+
 
 class InRun(RepeatableRequest):
     """Arguments of a tool that works in a run."""
@@ -53,6 +56,10 @@ class NamesProgram(NamesReference):
 
 class JudgesProgram(NamesProgram):
     """Arguments of a tool that compares a program with its reference."""
+
+
+class NamesSubject(JudgesProgram):
+    """Arguments of a tool that is about the reference where no program is named, or REFERENCE is."""
 
 
 class NamesContract(NamesReference):

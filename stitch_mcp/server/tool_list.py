@@ -14,6 +14,7 @@ TOOLS = (
     "compile_program",
     "check_program",
     "benchmark_program",
+    "profile_program",
     "review_program",
     "certify_program",
     "solve",

@@ -25,6 +25,8 @@ class PlanAnswer(ToolAnswer):
     eager: int | None = None
     """Steps that the stitcher would leave to PyTorch."""
     notes: tuple[str, ...] = ()
+    bottlenecks: tuple[str, ...] = ()
+    """What the reference's profile found, if profile_program was called."""
 
 
 def plan(request: MakePlan, work: JobContext) -> PlanAnswer:
@@ -32,10 +34,13 @@ def plan(request: MakePlan, work: JobContext) -> PlanAnswer:
     from stitch_mcp.server.steps import captured_facts, stored_plan
     from stitch_mcp.views.fact_tables import disturbance
     from stitch_planner.join import joined
+    from stitch_planner.profiles import newest_profile
+    from stitch_tools.profile.profile_text import finding_lines
 
     with joined(work.workbench.workspace, work.run_id) as run:
         captured = captured_facts(run)
         made, hashed = stored_plan(run, work.task, captured)
+    profile = newest_profile(work.workbench.workspace, work.task.task_id)
     run_id = work.run_id
     eager = sum(step.kind == "eager" for step in made.steps)
     return PlanAnswer(
@@ -46,7 +51,8 @@ def plan(request: MakePlan, work: JobContext) -> PlanAnswer:
         steps=tuple(_line(step) for step in made.steps),
         eager=eager,
         notes=(*made.notes, *disturbance(captured.ceilings)),
-        next_steps=_next(run_id, made),
+        bottlenecks=finding_lines(profile) if profile is not None else (),
+        next_steps=_next(run_id, made, is_profiled=profile is not None),
     )
 
 
@@ -62,7 +68,7 @@ def _line(step: "PlanStep") -> str:
     return f"{step.index} {step.kind}: {' + '.join(step.ops)}{where} -> {gives}{bound}"
 
 
-def _next(run_id: str, made: "Plan") -> tuple[Remedy, ...]:
+def _next(run_id: str, made: "Plan", *, is_profiled: bool) -> tuple[Remedy, ...]:
     name = "program.cu" if made.target.startswith("cuda") else "program.cpp"
     own = Remedy(
         tool="compile_program",
@@ -77,7 +83,14 @@ def _next(run_id: str, made: "Plan") -> tuple[Remedy, ...]:
     solve = Remedy(
         tool="solve", arguments={"run_id": run_id}, why="let the stitcher write, check and time one"
     )
-    return (solve, own, skeleton)
+    if is_profiled:
+        return (solve, own, skeleton)
+    measure = Remedy(
+        tool="profile_program",
+        arguments={"run_id": run_id, "program": "reference"},
+        why="see where the reference's time really goes",
+    )
+    return (solve, own, skeleton, measure)
 
 
 TOOL = Tool(

@@ -29,7 +29,7 @@ class ReviewProgram(NamesProgram):
 class ReviewAnswer(ToolAnswer):
     """Evidence by the rubric's dimensions."""
 
-    QUOTED: ClassVar[tuple[str, ...]] = ("honest", "engineering", "times_us")
+    QUOTED: ClassVar[tuple[str, ...]] = ("honest", "engineering", "times_us", "profile")
     NEVER_SET: ClassVar[tuple[str, ...]] = ("artifact",)
 
     program_id: str | None = None
@@ -41,6 +41,8 @@ class ReviewAnswer(ToolAnswer):
     against: tuple[str, ...] = ()
     coverage: tuple[str, ...] = ()
     """The program's own part of the work; flags of its check."""
+    profile: tuple[str, ...] = ()
+    """What its profile found, best change first."""
     open: tuple[str, ...] = ()
     """Without evidence yet."""
 
@@ -66,6 +68,7 @@ def review(request: ReviewProgram, work: JobContext) -> ReviewAnswer:
         times_us=times_as_lines(bench) if bench else (),
         against=ratios_as_lines(bench) if bench else (),
         coverage=_coverage(checked, verdict),
+        profile=_profile(work),
         open=_open(checked, bench),
         next_steps=_next(work, named, verdict, timed=bench is not None),
     )
@@ -119,6 +122,16 @@ def _coverage(checked: Check | None, verdict: Verdict | None) -> tuple[str, ...]
     flags = f"flags: {', '.join(checked.flags)}" if checked.flags else "no flags"
     against = tuple(f"does not count: {line}" for line in reasons_as_lines(verdict) if verdict.accepted)
     return (*(line for line in (shares, flags, f"oracle: {checked.oracle}") if line), *against)
+
+
+def _profile(work: JobContext) -> tuple[str, ...]:
+    from stitch_planner.profiles import newest_profile
+    from stitch_tools.profile.profile_text import finding_lines
+
+    profile = newest_profile(work.workbench.workspace, work.program.program_id)
+    if profile is None:
+        return ()
+    return finding_lines(profile) or ("nothing was found that would win more than 2%",)
 
 
 def _open(checked: Check | None, bench: Bench | None) -> tuple[str, ...]:

@@ -27,15 +27,15 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_tool_list_stays_small() -> None:
     found = sizes()
-    assert found["inputs"] < 13_000
-    assert found["whole"] < 24_000
+    assert found["inputs"] < 14_000
+    assert found["whole"] < 26_000
 
 
-def test_a_client_that_counts_the_tool_list_finds_it_under_25_000_bytes() -> None:
+def test_a_client_that_counts_the_tool_list_finds_it_under_28_000_bytes() -> None:
     server_context = open_server_context({"workspace": ROOT})
     tools = tool_definitions(server_context, with_tasks=True)
     listed = {"tools": [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]}
-    assert len(json.dumps(listed).encode("utf-8")) <= 24_828
+    assert len(json.dumps(listed).encode("utf-8")) <= 27_900
 
 
 def test_every_input_and_every_resource_is_described() -> None:
@@ -47,11 +47,11 @@ def test_every_input_and_every_resource_is_described() -> None:
 
 
 def test_documents_name_bounds_of_the_tool_list_not_sizes_that_change() -> None:
-    for page, words in (("mcp.md", ("13 kB", "24 kB")), ("benchmarks/mcp.md", ("13,000 B", "24,000 B"))):
+    for page, words in (("mcp.md", ("14 kB", "26 kB")), ("benchmarks/mcp.md", ("14,000 B", "26,000 B"))):
         text = (ROOT / "docs" / page).read_text(encoding="utf-8")
         assert all(f"less than {word}" in text or f"under {word}" in text for word in words), page
         named = set(re.findall(r"\b\d[\d.,]* k?B\b", text)) - set(words)
-        assert not [size for size in named if re.match(r"(12|23)[.,]", size)], page
+        assert not [size for size in named if re.match(r"(13|25)[.,]", size)], page
 
 
 def test_a_scenario_without_a_check_does_not_count_as_passed() -> None:

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from statistics import median
 
-from stitch_tools.models.profile import KernelTime, ModuleTime, SystemProfile, TimeOwner, TimelineSpan
+from stitch_tools.models.profile import KernelTime, ModuleTime, SystemProfile, TimelineSpan, TimeOwner
 from stitch_tools.profile.host_ranges import ITERATION, NAMED, OperatorUse, operator_uses, read_named
 from stitch_tools.profile.recorded_trace import NamedRange, RecordedTrace
 from stitch_tools.profile.system import MOST_KERNELS, MOST_MODULES, NoIterationError
@@ -85,9 +85,7 @@ def _owner(name: str) -> TimeOwner:
 def _modules(trace: RecordedTrace) -> tuple[ModuleTime, ...]:
     uses = sorted(read_named(trace).modules.values(), key=lambda use: use.start_ns)
     return tuple(
-        ModuleTime(
-            path=use.path, type=use.type, calls=use.calls, device_us=None, host_us=use.host_ns / 1e3
-        )
+        ModuleTime(path=use.path, type=use.type, calls=use.calls, device_us=None, host_us=use.host_ns / 1e3)
         for use in uses[:MOST_MODULES]
     )
 

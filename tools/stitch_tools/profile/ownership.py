@@ -14,10 +14,15 @@ def short_name(name: str) -> str:
 
     Of PyTorch's templates the functor is what tells two kernels apart: it is kept.
     """
-    bare = name.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
-    functor = re.search(r"(\w*(?:Functor|functor|Op)\w*)", bare) if "at::native" in bare else None
-    last = bare.partition("(")[0].partition("<")[0].strip().rpartition("::")[2].rpartition(" ")[2]
+    functor = re.search(r"(\w*(?:Functor|functor|Op)\w*)", name) if "at::native" in name else None
+    last = last_name(name)
     return f"{last}[{functor[1]}]" if functor is not None and functor[1] != last else last
+
+
+def last_name(name: str) -> str:
+    """A kernel's own name, by which sources and ncu call it."""
+    bare = name.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
+    return bare.partition("(")[0].partition("<")[0].strip().rpartition("::")[2].rpartition(" ")[2]
 
 
 def owner_of(name: str, own: Collection[str], *, is_reference: bool) -> TimeOwner:
@@ -28,8 +33,7 @@ def owner_of(name: str, own: Collection[str], *, is_reference: bool) -> TimeOwne
         own: names of the kernels that the program defines, without namespaces and parameters.
         is_reference: a reference defines none, and Inductor's kernels in it are PyTorch's.
     """
-    last = name.partition("(")[0].partition("<")[0].strip().rpartition("::")[2].rpartition(" ")[2]
-    if last in own or name in own:
+    if last_name(name) in own or name in own:
         return "own"
     if _PYTORCH.search(name):
         return "pytorch"

@@ -3,7 +3,7 @@
 import base64
 import json
 import secrets
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +21,8 @@ from stitch_tools.storage.store import Store
 if TYPE_CHECKING:
     from stitch_tools.run.reference_server import ReferenceServer
 
-Method = Literal["none", "nsys", "torch"]
-"""Who records: nobody (calls are timed), nsys, or PyTorch's own profiler."""
+Method = Literal["none", "nsys", "torch", "ncu"]
+"""Who records: nobody (calls are timed), nsys, PyTorch's own profiler, or ncu, which gets one iteration."""
 TABLES = "recording.sqlite"
 _REPORT = "report.json"
 _PACKAGE = Path(stitch_tools.__file__).parent
@@ -100,6 +100,29 @@ def run_host(
         loopback=loopback,
     )
     return _read(execution)
+
+
+@dataclass(frozen=True)
+class HostUnderTool:
+    """Runs one iteration of a subject behind the words of ncu, as often as it is asked to."""
+
+    setup: HostSetup
+
+    def __call__(self, words: Sequence[str], *, readable: Sequence[Path], limit_s: float) -> Execution:
+        """How the run ended, with the files that the tool wrote as reports.
+
+        Raises:
+            SandboxError: ncu does not work at this isolation level.
+        """
+        run = run_host(
+            self.setup,
+            "ncu",
+            limit_s=limit_s,
+            prefix=tuple(words),
+            readable=tuple(readable),
+            loopback=True,
+        )
+        return run.execution
 
 
 def _read(execution: Execution) -> HostRun:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Direction = Literal["host_to_device", "device_to_host", "device_to_device", "fill", "other"]
 MOST_BYTES = 1 << 30
@@ -123,13 +123,15 @@ class _Reader:
             raise DamagedTraceError("there is no table StringIds: not a recording of nsys")
         self._strings: dict[int, str] = dict(tables.execute("SELECT id, value FROM StringIds"))
 
-    def _rows(self, table: str, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[tuple]:
+    def _rows(
+        self, table: str, columns: Sequence[str], optional: Sequence[str] = ()
+    ) -> Iterator[tuple[Any, ...]]:
         if table not in self._names:
             return iter(())
         present = {str(row[1]) for row in self._tables.execute(f"PRAGMA table_info({table})")}
         # Other versions of nsys lack a column, or call it otherwise: what it says is unknown then.
         words = [*columns, *(name if name in present else f"NULL AS {name}" for name in optional)]
-        chosen = ", ".join(f'"{word}"' if " " not in word else word for word in words)
+        chosen = ", ".join(words)
         return iter(self._tables.execute(f"SELECT {chosen} FROM {table} LIMIT {_MOST_ROWS}"))
 
     def _enumeration(self, table: str) -> dict[int, str]:
@@ -233,10 +235,13 @@ def _triple(values: Sequence[int | None]) -> tuple[int, int, int] | None:
 
 
 def _direction(label: str | None) -> Direction:
-    """nsys's label of a kind of copy: Host-to-Device, Device-to-Host, ..."""
-    ends = re.findall(r"host|device", label or "")
-    if len(ends) != 2:
-        return "other"
-    return {("host", "device"): "host_to_device", ("device", "host"): "device_to_host"}.get(
-        (ends[0], ends[1]), "device_to_device"
-    )  # pyright: ignore[reportReturnType]
+    """Nsys's label of a kind of copy: Host-to-Device, Device-to-Host, ..."""
+    match re.findall(r"host|device", label or ""):
+        case ["host", "device"]:
+            return "host_to_device"
+        case ["device", "host"]:
+            return "device_to_host"
+        case ["device", "device"]:
+            return "device_to_device"
+        case _:
+            return "other"

@@ -1,5 +1,6 @@
 """The system level from a recording: where the time of an iteration goes, host and device side by side."""
 
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
@@ -180,7 +181,7 @@ def _between_us(launches: Sequence[Sequence[HostActivity]]) -> float | None:
     between = [
         (after.start_ns - before.end_ns) / 1e3
         for rows in launches
-        for before, after in zip(rows, rows[1:], strict=False)
+        for before, after in itertools.pairwise(rows)
         if before.thread == after.thread
     ]
     return median(between) if between else None
@@ -203,11 +204,7 @@ def _host_calls(iterations: Sequence[_Iteration], pattern: re.Pattern[str]) -> t
 
 
 def _gaps(busy: Sequence[Sequence[tuple[int, int]]], count: int) -> tuple[GapBucket, ...]:
-    gaps = [
-        (after[0] - before[1]) / 1e3
-        for spans in busy
-        for before, after in zip(spans, spans[1:], strict=False)
-    ]
+    gaps = [(after[0] - before[1]) / 1e3 for spans in busy for before, after in itertools.pairwise(spans)]
     result: list[GapBucket] = []
     low = 0.0
     for bound in (*_GAP_BOUNDS_US, None):

@@ -1,4 +1,4 @@
-"""PyTorch's own profiler (kineto) in place of nsys: it needs nothing but torch, and writes the same tables."""
+"""PyTorch's own profiler (kineto) in place of nsys: it needs only torch, and writes the same tables."""
 
 from stitch_tools.profile.nsys import Recording, failure_of
 from stitch_tools.profile.profile_host import TABLES, HostSetup, run_host

@@ -2,8 +2,9 @@
 
 Usage: bootstrap.py profile_host JOB [DESCRIPTOR...]. Writes `report.json`, and prints `done`, or
 `failed STEP STATUS MESSAGE` as the hosts of the sanitizers do. The job's `method` says who records: `nsys`
-(which started this process and waits for cudaProfilerStart), `torch` (PyTorch's own profiler, into a file of
-the same tables), or `none`: then the calls are timed, and nothing is recorded.
+(which started this process and waits for cudaProfilerStart), `ncu` (the same, for one iteration), `torch`
+(PyTorch's own profiler, into a file of the same tables), or `none`: then the calls are timed, and nothing is
+recorded.
 """
 
 import contextlib
@@ -68,6 +69,13 @@ def _record(job: dict[str, Any], subject: "ProfiledSubject") -> dict[str, object
     }
     if job["method"] == "none":
         return {**report, **_timed(subject.call, wait)}
+    if job["method"] == "ncu":
+        # Each kernel is run again for every group of counters: one iteration, and no range of ours.
+        torch.cuda.profiler.start()
+        subject.call()
+        torch.cuda.synchronize()
+        torch.cuda.profiler.stop()
+        return {**report, "iterations": 1}
     seconds = max(1e-6, float(str(report["call_us"])) * 1e-6)
     iterations = max(2, min(_MOST_ITERATIONS, int(_RECORDED_S / seconds)))
     with _recorder(job) as marker:
@@ -147,6 +155,8 @@ def _iterate(
     cuda: bool,
 ) -> None:
     """The iterations whose times count, then one whose ranges say what belongs to which module."""
+    import torch
+
     from stitch_tools.worker.profiled.marks import (
         CALIBRATION,
         CALL,
@@ -156,8 +166,6 @@ def _iterate(
         marked,
         marked_modules,
     )
-
-    import torch
 
     if cuda:
         tiny = torch.zeros(1, device="cuda")
@@ -172,7 +180,9 @@ def _iterate(
             wait()
     # Operators have ranges of their own in PyTorch's profiler; for nsys they are switched on here alone,
     # since they slow the host down.
-    operators = torch.autograd.profiler.emit_nvtx() if isinstance(marker, NvtxMarker) else contextlib.nullcontext()
+    operators = (
+        torch.autograd.profiler.emit_nvtx() if isinstance(marker, NvtxMarker) else contextlib.nullcontext()
+    )
     with operators, marked_modules(marker, subject.module), marked(marker, NAMED):
         subject.call()
         wait()

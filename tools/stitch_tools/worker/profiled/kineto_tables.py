@@ -8,7 +8,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 from stitch_tools.worker.candidate.activity.profiler_records import (
     ProfilerEvent,
@@ -88,7 +88,9 @@ class _Writer:
             kinds = _MEMORY_KINDS.get(source or ""), _MEMORY_KINDS.get(target or "")
             nbytes = int(facts.get("bytes", 0)) or _number(event, "nbytes")
             copy = (start, end, stream, correlation, nbytes, _DIRECTIONS.get(direction, 0), *kinds)
-            self._tables.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, ?, ?, ?, ?, ?)", copy)
+            self._tables.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, ?, ?, ?, ?, ?)", copy
+            )
         elif name.startswith("Memset"):
             nbytes = int(facts.get("bytes", 0)) or _number(event, "nbytes")
             fill = (start, end, stream, correlation, nbytes)
@@ -121,4 +123,4 @@ def _facts(event: ProfilerEvent) -> dict[str, Any]:
 
 def _number(event: ProfilerEvent, method: str) -> int:
     function = getattr(event, method, None)
-    return int(cast("Any", function)()) if function is not None else 0
+    return int(function()) if function is not None else 0

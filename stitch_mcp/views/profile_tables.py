@@ -1,0 +1,95 @@
+"""A profile as sections: findings first, then what they rest on."""
+
+from stitch_mcp.views.table import ReportSection
+from stitch_tools.models.profile import Profile
+from stitch_tools.profile.profile_text import (
+    answer_line,
+    finding_lines,
+    ruled_out_lines,
+    system_lines,
+    tax_lines,
+)
+
+_MOST_KERNELS = 12
+_MOST_MODULES = 10
+
+
+def profile_sections(profile: Profile) -> list[ReportSection]:
+    """Status and findings, taxes, the iteration's figures, kernels, modules, answers about kernels."""
+    tools = ", ".join(f"{tool.name} {tool.version}".strip() for tool in profile.tools) or "no profiler"
+    title = f"Profile of the {profile.subject} on {profile.device or profile.target} ({tools})"
+    if profile.status not in ("profiled", "partial"):
+        notes = (f"{profile.status}: {profile.message}", *profile.not_measured)
+        return [ReportSection(title=title, notes=notes)]
+    findings = finding_lines(profile) or ("nothing was found that would win more than 2%",)
+    sections = [ReportSection(title=title, notes=findings)]
+    if profile.taxes:
+        sections.append(ReportSection(title="Taxes", notes=tax_lines(profile)))
+    if profile.system is not None:
+        sections.append(ReportSection(title="One iteration", notes=system_lines(profile.system)))
+        sections += _tables(profile)
+    answers = tuple(
+        answer_line(kernel, answer)
+        for kernel in profile.kernels
+        for answer in kernel.answers
+        if answer.is_problem
+    )
+    if answers:
+        sections.append(ReportSection(title="Kernels looked at closely", notes=answers[:_MOST_KERNELS]))
+    sections.append(ReportSection(title="Bounds", notes=_bound_lines(profile)))
+    out = ruled_out_lines(profile)
+    if out:
+        sections.append(ReportSection(title="Ruled out", notes=out))
+    if profile.not_measured:
+        sections.append(ReportSection(title="Not measured", notes=profile.not_measured))
+    return [section for section in sections if section.rows or section.notes]
+
+
+def _tables(profile: Profile) -> list[ReportSection]:
+    system = profile.system
+    if system is None:
+        return []
+    rows = tuple(
+        (
+            f"{row.share:.1%}",
+            f"{row.total_us:.1f}",
+            f"{row.count:g}",
+            row.owner,
+            row.op or "-",
+            row.module or "-",
+            (row.short_name or row.name)[:60],
+        )
+        for row in system.kernels[:_MOST_KERNELS]
+    )
+    columns = ("share", "us", "runs", "owner", "operator", "module", "name")
+    kernels = ReportSection(title="Kernels and operators", columns=columns, rows=rows, cut=True)
+    leaves = [row for row in system.modules if row.path]
+    leaves.sort(key=lambda row: -(row.device_us if row.device_us is not None else row.host_us))
+    modules = ReportSection(
+        title="Modules",
+        columns=("device us", "host us", "calls", "class", "module"),
+        rows=tuple(
+            (
+                "-" if row.device_us is None else f"{row.device_us:.1f}",
+                f"{row.host_us:.1f}",
+                f"{row.calls:g}",
+                row.type,
+                row.path,
+            )
+            for row in leaves[:_MOST_MODULES]
+        ),
+        cut=True,
+    )
+    return [section for section in (kernels, modules) if section.rows]
+
+
+def _bound_lines(profile: Profile) -> tuple[str, ...]:
+    bounds = profile.bounds
+    if bounds is None:
+        return ()
+    rows = (
+        ("each operation alone, through device memory", bounds.unfused_us),
+        ("the same with the last-level cache", bounds.cache_aware_us),
+        ("all in one kernel", bounds.fused_us),
+    )
+    return tuple(f"{name}: {value:.1f} us" for name, value in rows if value is not None)

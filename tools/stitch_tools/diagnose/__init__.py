@@ -1,0 +1,1 @@
+"""From a profile to the one change that pays most: taxes, bounds, rules, predictions."""

@@ -1,0 +1,131 @@
+"""Causes on the host's side of a GPU: launches, waits, transfers, allocations."""
+
+from stitch_tools.diagnose.evidence import ProfileEvidence, quantity, total_quantity
+from stitch_tools.diagnose.graph_time import graph_time
+from stitch_tools.diagnose.rule import Looked, Seen
+from stitch_tools.models.profile import Quantity
+
+_MATTERS = 0.05
+"""Share of the whole below which a cause is ruled out."""
+_PINNED_BYTES_PER_S = 50e9
+"""What pinned memory reaches over PCIe 5 x16, where the device's own rate was not measured."""
+
+
+def host_bound(evidence: ProfileEvidence) -> Looked:
+    """The device waits for the host: fewer or cheaper launches win that time."""
+    predicted, untraced = graph_time(evidence), evidence.system.untraced_us
+    if predicted is None or untraced is None:
+        return None
+    graphs, launches = evidence.system.graph_launches or 0.0, evidence.system.launches or 0.0
+    if graphs and graphs >= 0.5 * launches:
+        return "it is launched as a graph already"
+    saved = untraced - predicted.expected_us
+    if saved < _MATTERS * untraced:
+        return (
+            f"device time with its gaps ({predicted.expected_us:.0f} us) is nearly the whole latency "
+            f"({untraced:.0f} us)"
+        )
+    between = evidence.system.host_between_launches_us
+    rows = [
+        total_quantity(evidence),
+        quantity("device time of an iteration", evidence.system.busy_us, "us", evidence),
+        quantity("launches by the host", launches, "", evidence),
+        Quantity(name="predicted as one graph", value=predicted.expected_us, unit="us", origin="estimated"),
+    ]
+    if between is not None:
+        rows.append(quantity("host time between launches (median)", between, "us", evidence))
+    kind = " (layers of the recurrent network may overlap in a graph)" if predicted.is_recurrent else ""
+    return Seen(
+        f"the device is idle {1.0 - min(1.0, predicted.expected_us / untraced):.0%} of the time, since the "
+        f"host needs that long for {launches:.0f} launches{kind}",
+        max(0.0, untraced - predicted.high_us),
+        saved,
+        max(saved, untraced - predicted.low_us),
+        tuple(rows),
+    )
+
+
+def sync_in_loop(evidence: ProfileEvidence) -> Looked:
+    """The host waits for the device in the middle of the forward."""
+    syncs = evidence.system.syncs
+    count = sum(row.count for row in syncs)
+    if count < 0.5:
+        return "the host waits for the device nowhere inside of the forward"
+    # After each wait the device has nothing queued until the host has launched anew: as long as from one
+    # launch to the next, and the launch itself.
+    between = evidence.system.host_between_launches_us or 5.0
+    launches = max(1.0, evidence.system.launches or 1.0)
+    call = (evidence.system.launch_calls_us or 0.0) / launches
+    each = between + call
+    idle = evidence.system.idle_us or 0.0
+    names = ", ".join(f"{row.name} x{row.count:g}" for row in syncs[:3])
+    waits = [quantity(f"{row.name} per iteration", row.count, "", evidence) for row in syncs[:3]]
+    return Seen(
+        f"the host waits for the device {count:g} times inside of the forward ({names}), and after each wait "
+        "the device idles until something is launched again",
+        0.0,
+        min(count * each, idle),
+        idle,
+        (*waits, quantity("device idle", idle, "us", evidence)),
+    )
+
+
+def transfer_pageable(evidence: ProfileEvidence) -> Looked:
+    """Copies between host and device through memory that is not pinned."""
+    rows = [row for row in evidence.system.transfers if row.pageable_share is not None]
+    nbytes = sum(row.bytes * (row.pageable_share or 0.0) for row in rows)
+    if nbytes < 1.0:
+        return "no copy inside of the forward uses pageable host memory"
+    spent = sum(row.total_us * (row.pageable_share or 0.0) for row in rows)
+    saved = max(0.0, spent - nbytes / _PINNED_BYTES_PER_S * 1e6)
+    if saved < 0.01 * evidence.total_us:
+        return f"copies through pageable memory take {spent:.1f} us of {evidence.total_us:.0f}"
+    rate = nbytes / max(1e-9, spent * 1e-6)
+    return Seen(
+        f"{nbytes / 1e6:.2f} MB per iteration go through pageable host memory at {rate / 1e9:.1f} GB/s",
+        0.5 * saved,
+        saved,
+        spent,
+        (
+            quantity("bytes through pageable memory", nbytes, "B", evidence),
+            quantity("time of these copies", spent, "us", evidence),
+        ),
+    )
+
+
+def transfer_heavy(evidence: ProfileEvidence) -> Looked:
+    """Copies between host and device take a good part of the iteration."""
+    rows = [row for row in evidence.system.transfers if row.direction in ("host_to_device", "device_to_host")]
+    spent = sum(row.total_us for row in rows)
+    if spent < _MATTERS * evidence.total_us:
+        return f"copies between host and device take {spent:.1f} us of {evidence.total_us:.0f}"
+    nbytes = sum(row.bytes for row in rows)
+    return Seen(
+        f"copies between host and device take {spent / evidence.total_us:.0%} of an iteration "
+        f"({nbytes / 1e6:.2f} MB)",
+        0.0,
+        0.7 * spent,
+        spent,
+        (
+            quantity("time of copies", spent, "us", evidence),
+            quantity("bytes copied", nbytes, "B", evidence),
+        ),
+    )
+
+
+def memory_calls(evidence: ProfileEvidence) -> Looked:
+    """Device memory is allocated or freed inside of the forward."""
+    rows = evidence.system.memory_calls
+    spent = sum(row.total_us for row in rows)
+    if not rows:
+        return "no device memory is allocated or freed inside of the forward"
+    if spent < 0.02 * evidence.total_us:
+        return f"allocations take {spent:.1f} us of {evidence.total_us:.0f}"
+    names = ", ".join(f"{row.name} x{row.count:g}" for row in rows[:3])
+    return Seen(
+        f"memory is allocated or freed inside of the forward ({names}), {spent:.0f} us of host time",
+        0.5 * spent,
+        spent,
+        1.5 * spent,
+        tuple(quantity(f"{row.name} per iteration", row.count, "", evidence) for row in rows[:3]),
+    )
