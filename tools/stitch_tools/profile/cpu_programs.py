@@ -274,10 +274,9 @@ def _modules(phases: Phases, *, is_quiet: bool) -> tuple[ModuleTime, ...]:
 def _step_profiles(
     phases: Phases, places: Mapping[PhaseSample, CodePlace], *, is_quiet: bool
 ) -> tuple[KernelProfile, ...]:
-    total_us = sum(_step_us(step, phases, is_quiet=is_quiet) for step in phases.steps) or 1.0
-    order = sorted(
-        range(len(phases.steps)), key=lambda at: -_step_us(phases.steps[at], phases, is_quiet=is_quiet)
-    )
+    spent_us = [_step_us(step, phases, is_quiet=is_quiet) for step in phases.steps]
+    total_us = sum(spent_us) or 1.0
+    order = sorted(range(len(spent_us)), key=lambda at: -spent_us[at])
     return tuple(
         KernelProfile(
             kernel=phases.steps[at].name,
