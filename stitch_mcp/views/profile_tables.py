@@ -20,7 +20,7 @@ def profile_sections(profile: Profile) -> list[ReportSection]:
     title = f"Profile of the {profile.subject} on {profile.device or profile.target} ({tools})"
     if profile.status not in ("profiled", "partial"):
         notes = (f"{profile.status}: {profile.message}", *profile.not_measured)
-        return [ReportSection(title=title, notes=notes)]
+        return [ReportSection(title=title, notes=notes), *_answers(profile)]
     findings = finding_lines(profile) or ("nothing was found that would win more than 2%",)
     sections = [ReportSection(title=title, notes=findings)]
     if profile.taxes:
@@ -28,14 +28,7 @@ def profile_sections(profile: Profile) -> list[ReportSection]:
     if profile.system is not None:
         sections.append(ReportSection(title="One iteration", notes=system_lines(profile.system)))
         sections += _tables(profile)
-    answers = tuple(
-        answer_line(kernel, answer)
-        for kernel in profile.kernels
-        for answer in kernel.answers
-        if answer.is_problem
-    )
-    if answers:
-        sections.append(ReportSection(title="Kernels looked at closely", notes=answers[:_MOST_KERNELS]))
+    sections += _answers(profile)
     sections.append(ReportSection(title="Bounds", notes=_bound_lines(profile)))
     out = ruled_out_lines(profile)
     if out:
@@ -43,6 +36,15 @@ def profile_sections(profile: Profile) -> list[ReportSection]:
     if profile.not_measured:
         sections.append(ReportSection(title="Not measured", notes=profile.not_measured))
     return [section for section in sections if section.rows or section.notes]
+
+
+def _answers(profile: Profile) -> list[ReportSection]:
+    """Problems of kernels, with their evidence."""
+    rows = [(kernel, answer) for kernel in profile.kernels for answer in kernel.answers if answer.is_problem]
+    notes = tuple(answer_line(kernel, answer) for kernel, answer in rows[:_MOST_KERNELS])
+    if profile.kernels and not notes:
+        notes = (f"{len(profile.kernels)} kernels or functions, no problem found",)
+    return [ReportSection(title="Kernels and functions looked at closely", notes=notes)] if notes else []
 
 
 def _tables(profile: Profile) -> list[ReportSection]:

@@ -5,7 +5,7 @@ import re
 from stitch_tools.diagnose.evidence import ProfileEvidence, quantity, time_of
 from stitch_tools.diagnose.rule import Looked, Seen
 from stitch_tools.graph.lower_bounds import graph_traffic
-from stitch_tools.models.profile import KernelTime, Quantity
+from stitch_tools.models.profile import Quantity
 
 _MATTERS = 0.05
 _SHORT_US = 5.0
@@ -233,7 +233,7 @@ def kernel_problem(evidence: ProfileEvidence) -> Looked:
     share, kernel, answer = max(problems, key=lambda row: row[0])
     saved = share * evidence.system.busy_us * _scale(evidence)
     return Seen(
-        f"{kernel.kernel[:80]}: {answer.summary}",
+        f"{kernel.kernel[:80]}: {answer.summary.rstrip('.')}",
         0.25 * saved,
         0.6 * saved,
         saved,
@@ -277,8 +277,3 @@ def _scale(evidence: ProfileEvidence) -> float:
     """From recorded device time to untraced time, which is shorter where a graph overlaps kernels."""
     busy = evidence.system.busy_us
     return min(1.0, evidence.total_us / busy) if busy else 1.0
-
-
-def largest_row(evidence: ProfileEvidence) -> KernelTime | None:
-    """The kernel or operator that takes most."""
-    return max(evidence.system.kernels, key=lambda row: row.total_us, default=None)

@@ -4,12 +4,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from stitch_tools.errors import EnvironmentMissingError, SandboxError
+from stitch_tools.judge.trial import Trial
 from stitch_tools.models.profile import KernelProfile, SystemProfile
 from stitch_tools.profile.kernels import KernelReport, profile_kernels
 from stitch_tools.profile.ncu import find_ncu
 from stitch_tools.profile.ownership import last_name, short_name
 from stitch_tools.profile.profile_host import HostSetup, HostUnderTool
 from stitch_tools.profile.profile_work import ProfileWork
+from stitch_tools.profile.static_kernels import static_profiles
 
 _MOST_KERNELS = 12
 
@@ -36,6 +38,26 @@ def profile_top_kernels(work: ProfileWork, setup: HostSetup, system: SystemProfi
         return KernelReport("profiler_missing", message, not_measured=(message,))
     work.tools.extend(report.tools)
     return report
+
+
+def static_kernels(work: ProfileWork, trial: Trial) -> tuple[KernelProfile, ...]:
+    """Answers from the build of a native program alone; () where there is none, or it has no kernels."""
+    build = trial.build
+    if build is None or not build.ok or not build.resources:
+        return ()
+    sources = {
+        file.path: trial.store.get(file.sha256).decode("utf-8", "replace") for file in trial.program.files
+    }
+    arch = trial.task.target.partition(":")[2]
+    report = static_profiles(
+        build,
+        sources,
+        prefixes=(trial.session.interpreter.prefix,),
+        arch=arch if arch in build.archs else None,
+    )
+    work.tools.extend(report.tools)
+    work.missing.extend(report.not_measured)
+    return report.kernels
 
 
 def _chosen(work: ProfileWork, system: SystemProfile | None) -> Sequence[str]:

@@ -21,7 +21,7 @@ def bottleneck_line(place: int, row: Bottleneck) -> str:
     more = f"; skill {row.skill}" if row.skill else ""
     return (
         f"{place}. {row.rule}{where}: {row.cause}. Gain {row.gain.expected:.2f}x "
-        f"({row.gain.low:.2f} to {row.gain.high:.2f}{then}). Do: {row.action}{more}"
+        f"({row.gain.low:.2f} to {row.gain.high:.2f}{then}). Do: {row.action.rstrip('.')}{more}"
     )
 
 

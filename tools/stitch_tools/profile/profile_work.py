@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from stitch_tools.judge.trial import Emit
+from stitch_tools.judge.trial import Emit, Trial
 from stitch_tools.models.graph import Ceilings, Graph
 from stitch_tools.models.profile import (
     KernelQuestion,
@@ -59,6 +59,8 @@ class ProfileWork:
     known: KnownFacts
     session: TargetSession
     emit: Emit | None
+    trial: Trial | None = None
+    """The program; None of a reference."""
     own: Collection[str] = ()
     """Names of the kernels that the program defines."""
     files: tuple[str, ...] = ()

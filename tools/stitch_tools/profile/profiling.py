@@ -15,7 +15,8 @@ from stitch_tools.machine.devices import Gpu, cpu_info, resolve_target
 from stitch_tools.models.profile import KernelProfile, Profile, ProfileStatus
 from stitch_tools.models.task import Task
 from stitch_tools.models.verdict import Check
-from stitch_tools.profile.kernel_level import profile_top_kernels, shared_out
+from stitch_tools.profile.cpu_programs import profile_cpu_program
+from stitch_tools.profile.kernel_level import profile_top_kernels, shared_out, static_kernels
 from stitch_tools.profile.profile_host import HostSetup, program_setup, reference_setup
 from stitch_tools.profile.profile_work import KnownFacts, ProfileOptions, ProfileWork
 from stitch_tools.profile.system_level import SystemReport, profile_system, time_untraced
@@ -70,7 +71,11 @@ def profile_program(
     chosen, facts = options or ProfileOptions(), known or KnownFacts()
     program = trial.program
     work = ProfileWork(trial.task, "program", program.program_id, chosen, facts, trial.session, trial.emit)
-    work.files = tuple(file.path for file in program.files)
+    work.files, work.trial = tuple(file.path for file in program.files), trial
+    if trial.on_gpu and check.status == "unmeasured" and resolve_target(trial.task.target).gpu is None:
+        # Nothing runs here: what the build tells is worth having.
+        message = f"{trial.task.target} is not here: answers from the build alone"
+        return work.ended("unmeasured", message, kernels=static_kernels(work, trial))
     if check.program_id != program.program_id or check.status != "accepted":
         return work.ended(
             "not_accepted", f"only what was accepted is profiled: this program is {check.status}"
@@ -84,7 +89,10 @@ def profile_program(
         server = trial.reference or stack.enter_context(
             ReferenceServer(trial.session, trial.task, trial.store)
         )
-        return _profile(work, stack.enter_context(program_setup(trial, server)))
+        setup = stack.enter_context(program_setup(trial, server))
+        if program.format == "native" and not trial.on_gpu:
+            return _cpu_program(work, setup, trial, server)
+        return _profile(work, setup)
 
 
 def _take_device(work: ProfileWork, stack: ExitStack) -> Profile | None:
@@ -131,8 +139,26 @@ def _profile(work: ProfileWork, setup: HostSetup) -> Profile:
         if close.status != "profiled":
             # The system level alone is worth having; the kernel level alone is all that was asked for.
             status = "partial" if report.system is not None else close.status
-            message = f"no kernel level: {close.message}"
+            message = f"no counters of kernels: {close.message}"
+            if work.trial is not None:
+                kernels = shared_out(static_kernels(work, work.trial), report.system)
     return _conclude(work, report, kernels, status, message)
+
+
+def _cpu_program(work: ProfileWork, setup: HostSetup, trial: Trial, reference: ReferenceServer) -> Profile:
+    """The profile of a native CPU program: PyTorch's profiler sees nothing of it."""
+    failed = time_untraced(work, setup)
+    if failed is not None:
+        return work.ended(failed.status, failed.message)
+    report = profile_cpu_program(
+        trial, reference, cache_dir=work.options.cache_dir, untraced_us=work.untraced_us
+    )
+    work.tools.extend(report.tools)
+    work.missing.extend(report.not_measured)
+    if report.system is None:
+        return work.ended(report.status, report.message, kernels=report.kernels)
+    system = SystemReport("profiled", system=report.system)
+    return _conclude(work, system, report.kernels, report.status, report.message)
 
 
 def _conclude(
