@@ -51,18 +51,18 @@ def test_a_folder_is_solved_task_by_task_and_only_what_is_left_the_next_time(tmp
 
 def test_an_interrupt_ends_the_task_at_work_and_the_summary_names_the_rest(tmp_path: Path) -> None:
     tasks_in(tmp_path / "tasks", a="relu", b="tanh")
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*COMMAND, "solve", "tasks", "--quick"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    assert process.stderr is not None
-    assert "1 of 2: a.py" in process.stderr.readline()
-    assert process.stderr.readline(), "the run has begun"
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=120)
+    ) as process:
+        assert process.stderr is not None
+        assert "1 of 2: a.py" in process.stderr.readline()
+        assert process.stderr.readline(), "the run has begun"
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "0 of 2 references" in out
     assert "interrupted" in out

@@ -115,18 +115,17 @@ def test_garbage_leaves_the_server_alive(workspace: Path) -> None:
 def test_a_client_that_does_not_read_its_answer_is_no_fault_of_ours(workspace: Path) -> None:
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     first = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
-    process = subprocess.Popen(
+    with subprocess.Popen(
         serve(workspace), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.close()
-    process.stdin.write(json.dumps(first).encode() + b"\n")
-    process.stdin.close()
-    with process.stderr as stderr:
-        said = stderr.read().decode()
-    assert process.wait(timeout=30) == 0
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.write(json.dumps(first).encode() + b"\n")
+        process.stdin.close()
+        said = process.stderr.read().decode()
+        assert process.wait(timeout=30) == 0
     assert "the client is gone" in said
     assert "Traceback" not in said
 

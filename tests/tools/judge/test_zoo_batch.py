@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -50,6 +51,20 @@ def test_cases_are_judged_by_the_real_judge_and_need_not_be_judged_again(tmp_pat
     assert "| tanh_near_zero | input_range_assumed | yes | incorrect | structured |" in done.stdout
     (case,) = (case for case in load_cases("cpu") if case.name == "tanh_near_zero")
     assert not is_left(case, rows)
+
+
+def test_what_may_disturb_others_has_the_device_alone(tmp_path: Path) -> None:
+    alone_at: list[bool] = []
+
+    def turn(alone: bool) -> AbstractContextManager[None]:
+        alone_at.append(alone)
+        return nullcontext()
+
+    harmless = next(case.name for case in CASES.values() if case.kind == "cheats" and stage_of(case) == 0)
+    work = batch(tmp_path / "rows.jsonl", "device_trap", harmless)
+    work.turn = turn
+    work.run(2)
+    assert alone_at == [False, True], "the harmless case comes first"
 
 
 def test_a_judge_that_is_stuck_or_dies_is_replaced_and_its_case_is_no_verdict(tmp_path: Path) -> None:

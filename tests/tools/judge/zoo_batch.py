@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -36,6 +36,12 @@ _START_S = 90.0
 """A judge imports torch and starts its session before its first case."""
 _ENDING_S = 10.0
 """What a case or a judge may take beyond the limit."""
+
+
+def no_turn(alone: bool) -> AbstractContextManager[None]:
+    """Where nobody else is on the device."""
+    del alone
+    return nullcontext()
 
 
 def stage_of(case: Case) -> int:
@@ -155,6 +161,8 @@ class Batch:
     revision: str = ""
     start_s: float = _START_S
     ending_s: float = _ENDING_S
+    turn: Callable[[bool], AbstractContextManager[None]] = no_turn
+    """Held while a case is judged: beside others on the device, or alone where it is given True."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, jobs: int) -> None:
@@ -174,12 +182,14 @@ class Batch:
         last: str | None = None
         with Judge(self.command, self.start_s) as judge:
             while (case := self._take(waiting, last)) is not None:
-                began, last = time.monotonic(), case.reference
-                room_s = self.until_s + self.ending_s - began
-                limit_s = self.case_limit_s * (_SLOWER if case.slow else 1)
-                found = judge.ask(f"{case.kind}/{case.name}", limit_s, room_s)
+                last = case.reference
+                with self.turn(stage_of(case) > 0):
+                    began = time.monotonic()
+                    room_s = self.until_s + self.ending_s - began
+                    limit_s = self.case_limit_s * (_SLOWER if case.slow else 1)
+                    found = judge.ask(f"{case.kind}/{case.name}", limit_s, room_s)
+                    now = time.monotonic()
                 # What the end of the run cut off says nothing about the case: the next run judges it.
-                now = time.monotonic()
                 if found is not None or now < self.until_s:
                     self._keep(case, found or unanswered(case, self.revision, now - began))
 
