@@ -6,12 +6,24 @@
 #ifndef STITCH_CUDA_CLUSTER_CUH_
 #define STITCH_CUDA_CLUSTER_CUH_
 
+#if defined(STITCH_ON_HOST)
+#include "stitch/cuda/host_cluster.h"
+#else
 #include <cuda_runtime.h>
 #include <stdint.h>
+#endif
+
+// Whether code for clusters is compiled here.
+#if defined(STITCH_ON_HOST) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
+#define STITCH_CLUSTERS 1
+#endif
 
 namespace stitch::cuda {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(STITCH_CLUSTERS) && !defined(STITCH_ON_HOST)
+
+// In the shared memory of a cluster's blocks.
+using SharedAddress = uint32_t;
 
 // A wait that lasts longer is taken for a fault: some seconds, where a whole forward takes milliseconds.
 inline constexpr int64_t kLongestWaitClocks = int64_t{1} << 34;
@@ -30,7 +42,7 @@ class Patience {
   int64_t since_ = 0;
 };
 
-__device__ __forceinline__ uint32_t shared_address(const void* address) {
+__device__ __forceinline__ SharedAddress shared_address(const void* address) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(address));
 }
 
@@ -48,14 +60,20 @@ __device__ __forceinline__ void cluster_sync() {
           : "memory");
 }
 
+// The first kThreads threads of a block, a multiple of a warp; may be used once.
+template <int kThreads>
+__device__ __forceinline__ void sync_threads() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+
 // The address of the same variable in another block's shared memory.
-__device__ __forceinline__ uint32_t remote_address(uint32_t address, uint32_t rank) {
-  uint32_t remote;
+__device__ __forceinline__ SharedAddress remote_address(SharedAddress address, uint32_t rank) {
+  SharedAddress remote;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
   return remote;
 }
 
-__device__ __forceinline__ int32_t load_remote(uint32_t remote) {
+__device__ __forceinline__ int32_t load_remote(SharedAddress remote) {
   int32_t value;
   asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(value) : "r"(remote) : "memory");
   return value;
@@ -80,7 +98,7 @@ __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes
                : "memory");
 }
 
-__device__ __forceinline__ bool barrier_passed(uint32_t barrier, uint32_t parity) {
+__device__ __forceinline__ bool barrier_passed(SharedAddress barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
       "{\n"
@@ -95,7 +113,7 @@ __device__ __forceinline__ bool barrier_passed(uint32_t barrier, uint32_t parity
 }
 
 __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
-  const uint32_t address = shared_address(barrier);
+  const SharedAddress address = shared_address(barrier);
   for (Patience patience; !barrier_passed(address, parity);) patience.lose();
 }
 
@@ -103,7 +121,8 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
 
 // Stores kCount floats of this block at a remote address; the remote barrier counts their bytes.
 template <int kCount>
-__device__ __forceinline__ void send(uint32_t remote, const float* values, uint32_t remote_barrier) {
+__device__ __forceinline__ void send(SharedAddress remote, const float* values,
+                                     SharedAddress remote_barrier) {
   static_assert(kCount == 1 || kCount == 2 || kCount == 4, "one store");
   if constexpr (kCount == 4) {
     asm volatile(
@@ -162,7 +181,7 @@ __device__ __forceinline__ int32_t counted(const int32_t* counter) {
   return value;
 }
 
-#endif  // __CUDA_ARCH__ >= 900
+#endif  // STITCH_CLUSTERS
 
 }  // namespace stitch::cuda
 #endif  // STITCH_CUDA_CLUSTER_CUH_

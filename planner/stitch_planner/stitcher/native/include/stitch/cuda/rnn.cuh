@@ -72,10 +72,11 @@ class Rnn {
 #if !defined(STITCH_ON_HOST)
   template <int kBlocks>
   bool fused(const RnnOptions& options, const std::vector<RnnWeights>& weights, const char* name) {
-    if constexpr (FusedPlan<Sizes, kBlocks>::kPossible) {
+    using Plan = FusedPlan<Sizes, detail::FusedShape<Sizes, kBlocks>>;
+    if constexpr (Plan::kPossible) {
       int active = 0;
-      if (!FusedPlan<Sizes, kBlocks>::runs_here(&active)) return false;
-      plan_ = std::make_unique<FusedPlan<Sizes, kBlocks>>(options, weights, active);
+      if (!Plan::runs_here(&active)) return false;
+      plan_ = std::make_unique<Plan>(options, weights, active);
       chosen_ = name;
       return true;
     }
@@ -85,10 +86,11 @@ class Rnn {
   template <int kBlocks>
   int32_t layered(CublasLt& lib, const RnnOptions& options, const std::vector<RnnWeights>& weights,
                   const char* name, bool& taken) {
-    if constexpr (LayeredPlan<Sizes, kBlocks>::kPossible) {
+    using Plan = LayeredPlan<Sizes, detail::LayeredShape<Sizes, kBlocks>>;
+    if constexpr (Plan::kPossible) {
       int active = 0;
-      if (!LayeredPlan<Sizes, kBlocks>::runs_here(&active)) return STITCH_OK;
-      auto plan = std::make_unique<LayeredPlan<Sizes, kBlocks>>(options, weights);
+      if (!Plan::runs_here(&active)) return STITCH_OK;
+      auto plan = std::make_unique<Plan>(options, weights);
       STITCH_TRY(plan->init(lib));
       plan_ = std::move(plan);
       chosen_ = name;

@@ -46,7 +46,7 @@ struct ClusterArgs {
   int64_t source_step, source_sequence;  // not fused: rows of gates
 };
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(STITCH_CLUSTERS)
 
 struct ClusterSignals {
   uint64_t state[2];
@@ -327,8 +327,8 @@ class ClusterLane {
       if (lane == 0) count_up(&signals.done);
     }
     if (t + 1 == args.steps) return;
-    const uint32_t target = shared_address(states_ + t % 2 * S::kStateFloats + first);
-    const uint32_t barrier = shared_address(&signals.state[t % 2]);
+    const SharedAddress target = shared_address(states_ + t % 2 * S::kStateFloats + first);
+    const SharedAddress barrier = shared_address(&signals.state[t % 2]);
 #pragma unroll
     for (int base = 0; base < kChunks * S::kBlocks; base += 32) {
       const int i = base + lane, chunk = i % kChunks, rank = i / kChunks;
@@ -411,14 +411,10 @@ __device__ __forceinline__ ClusterPlace find_place(const ClusterArgs<kSides>& ar
   return {rank, number / args.parts, args.first_part + number % args.parts};
 }
 
-#endif  // __CUDA_ARCH__ >= 900
-
+// What every thread of the kernel does.
 template <class S, int kSides>
-__global__ void __launch_bounds__(S::kAllThreads, 1)
-    rnn_cluster(const __grid_constant__ ClusterArgs<kSides> args) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(128) float memory[];
-  __shared__ ClusterSignals signals;
+__device__ __forceinline__ void run_block(const ClusterArgs<kSides>& args, float* memory,
+                                          ClusterSignals& signals) {
   for (int i = threadIdx.x; i < S::kFloats; i += S::kAllThreads) memory[i] = 0.0f;
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
@@ -434,15 +430,29 @@ __global__ void __launch_bounds__(S::kAllThreads, 1)
   if (threadIdx.x < S::kThreads) {
     ClusterLane<S> lane(args.sides[place.side], place, memory);
     lane.load(args.batch);
-    // The first state is there; only the threads that compute need it.
-    asm volatile("bar.sync 1, %0;" ::"r"(S::kThreads) : "memory");
+    sync_threads<S::kThreads>();  // the first state is there
     lane.run(args, signals);
   } else if constexpr (S::kFused) {
     move_data<S>(args, place, memory, signals);
   }
   cluster_sync();  // no block leaves while another may read its memory
+}
+
+#endif  // STITCH_CLUSTERS
+
+#if !defined(STITCH_ON_HOST)
+
+template <class S, int kSides>
+__global__ void __launch_bounds__(S::kAllThreads, 1)
+    rnn_cluster(const __grid_constant__ ClusterArgs<kSides> args) {
+#if defined(STITCH_CLUSTERS)
+  extern __shared__ __align__(128) float memory[];
+  __shared__ ClusterSignals signals;
+  run_block<S>(args, memory, signals);
 #endif
 }
+
+#endif  // !STITCH_ON_HOST
 
 }  // namespace stitch::cuda
 #endif  // STITCH_CUDA_RNN_CLUSTER_CUH_

@@ -30,6 +30,28 @@ using LayeredShape = ClusterShape<Sizes::kCell, Sizes::kUnits, 0,
 
 }  // namespace detail
 
+#if defined(STITCH_ON_HOST)
+
+template <class Shape, int kSides>
+class ClusterLaunch {
+ public:
+  using Args = ClusterArgs<kSides>;
+
+  static int active_clusters() { return detail::kUsualBlocks / Shape::kBlocks; }
+
+  static int32_t run(const Call&, int clusters, const Args& args) {
+    constexpr size_t kSignals = sizeof(float) * Shape::kFloats;
+    host::run_clusters(clusters, Shape::kBlocks, Shape::kAllThreads, Shape::kThreads,
+                       kSignals + sizeof(ClusterSignals), [&](char* memory) {
+                         run_block<Shape>(args, reinterpret_cast<float*>(memory),
+                                          *reinterpret_cast<ClusterSignals*>(memory + kSignals));
+                       });
+    return STITCH_OK;
+  }
+};
+
+#else
+
 // One kernel of clusters: whether this GPU runs it, and its launch.
 template <class Shape, int kSides>
 class ClusterLaunch {
@@ -88,6 +110,8 @@ class ClusterLaunch {
   }
 };
 
+#endif  // STITCH_ON_HOST
+
 // Where a layer's weights and states are.
 template <class Sizes>
 ClusterSide make_side(const RnnTensors& tensors, const std::vector<RnnWeights>& weights, int side) {
@@ -107,9 +131,14 @@ ClusterSide make_side(const RnnTensors& tensors, const std::vector<RnnWeights>& 
 
 // x as [part][step][column][kStride], zeros where there is no such column or sequence.
 template <class Shape, int kFeatures, int kColumns>
-__global__ void __launch_bounds__(256)
-    rnn_columns(const float* x, float* columns, int64_t count, int32_t steps, int32_t batch, RowOrder order) {
-  for (int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x; i < count; i += int64_t{gridDim.x} * 256) {
+struct InputColumns {
+  const float* x;
+  float* columns;
+  int64_t count;
+  int32_t steps, batch;
+  RowOrder order;
+
+  STITCH_FN void operator()(int64_t i) const {
     const int b = static_cast<int>(i % Shape::kStride);
     const int64_t rest = i / Shape::kStride, above = rest / kColumns;
     const int column = static_cast<int>(rest % kColumns);
@@ -117,16 +146,48 @@ __global__ void __launch_bounds__(256)
     const bool real = b < Shape::kBatch && sequence < batch && column < kFeatures;
     columns[i] = real ? x[(step * order.step + sequence * order.sequence) * kFeatures + column] : 0.0f;
   }
+};
+
+#if defined(STITCH_ON_HOST)
+
+template <class Columns>
+int32_t launch_columns(const Call&, const Columns& columns) {
+  for (int64_t i = 0; i < columns.count; ++i) columns(i);
+  return STITCH_OK;
+}
+inline int32_t reset_flags(const Call&, int32_t* flags, int64_t count) {
+  memset(flags, 0, sizeof(int32_t) * static_cast<size_t>(count));
+  return STITCH_OK;
 }
 
+#else
+
+template <class Columns>
+__global__ void __launch_bounds__(256) rnn_columns(const Columns columns) {
+  const int64_t step = int64_t{gridDim.x} * 256;
+  for (int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x; i < columns.count; i += step) columns(i);
+}
+
+template <class Columns>
+int32_t launch_columns(const Call& call, const Columns& columns) {
+  const int64_t blocks = ceil_div(columns.count, 256), most = 32 * int64_t{call.multiprocessors};
+  rnn_columns<<<static_cast<unsigned>(blocks < most ? blocks : most), 256, 0, call.stream>>>(columns);
+  return call.launched("rnn_columns");
+}
+inline int32_t reset_flags(const Call& call, int32_t* flags, int64_t count) {
+  const size_t bytes = sizeof(int32_t) * static_cast<size_t>(count);
+  return call.errors->check(cudaMemsetAsync(flags, 0, bytes, call.stream), "reset flags");
+}
+
+#endif  // STITCH_ON_HOST
+
 // All layers at once, each a step or two behind the one below.
-template <class Sizes, int kBlocks>
+template <class Sizes, class Shape>
 class FusedPlan final : public RnnPlan {
  public:
-  using Shape = detail::FusedShape<Sizes, kBlocks>;
   using Launch = ClusterLaunch<Shape, Sizes::kLayers>;
   static constexpr bool kPossible = Sizes::kDirections == 1 && Sizes::kLayers > 1 &&
-                                    Shape::kFits&& Sizes::kLayers <= detail::kUsualBlocks / kBlocks;
+                                    Shape::kFits&& Sizes::kLayers <= detail::kUsualBlocks / Shape::kBlocks;
 
   static bool runs_here(int* active) { return (*active = Launch::active_clusters()) >= Sizes::kLayers; }
 
@@ -145,15 +206,12 @@ class FusedPlan final : public RnnPlan {
   int32_t run(const Call& call, const RnnTensors& tensors) override {
     Carver carver(call.scratch);
     const Memory memory = carve(carver);
-    const int64_t count = kParts * int64_t{options_.steps} * kColumns * Shape::kStride;
-    const int64_t blocks = ceil_div(count, 256);
-    const unsigned grid = static_cast<unsigned>(blocks < 4096 ? blocks : 4096);
-    STITCH_TRY(call.errors->check(
-        cudaMemsetAsync(memory.flags, 0, sizeof(int32_t) * flag_count(), call.stream), "reset flags"));
     const RowOrder order = row_order(options_.batch_first, options_.steps, Sizes::kBatch);
-    rnn_columns<Shape, Sizes::kFeatures, kColumns><<<grid, 256, 0, call.stream>>>(
-        tensors.x, memory.columns, count, options_.steps, Sizes::kBatch, order);
-    STITCH_TRY(call.launched("rnn_columns"));
+    STITCH_TRY(reset_flags(call, memory.flags, flag_count()));
+    const int64_t count = kParts * int64_t{options_.steps} * kColumns * Shape::kStride;
+    STITCH_TRY(
+        launch_columns(call, InputColumns<Shape, Sizes::kFeatures, kColumns>{
+                                 tensors.x, memory.columns, count, options_.steps, Sizes::kBatch, order}));
     typename Launch::Args args = {};
     for (int layer = 0; layer < Sizes::kLayers; ++layer) {
       args.sides[layer] = side_of(tensors, memory, layer);
@@ -211,10 +269,9 @@ class FusedPlan final : public RnnPlan {
 };
 
 // Layer after layer, both directions and all parts of the batch at once.
-template <class Sizes, int kBlocks>
+template <class Sizes, class Shape>
 class LayeredPlan final : public RnnPlan {
  public:
-  using Shape = detail::LayeredShape<Sizes, kBlocks>;
   using Launch = ClusterLaunch<Shape, Sizes::kDirections>;
   static constexpr bool kPossible = Shape::kFits;
 
