@@ -9,7 +9,7 @@ TARGET = STITCH_PYTHON="$${STITCH_PYTHON:-$$(scripts/setup --target)}"
 # Hundreds of processes start in a test run: none compiles our modules, or rewrites the tests' asserts, anew.
 COMPILED = env -u PYTHONDONTWRITEBYTECODE
 
-# Tests side by side. Programs are timed one at a time on a machine whatever this says.
+# Tests side by side. Programs are timed one at a time in a test run whatever this says.
 PROCESSES ?= 2
 
 .PHONY: demo test check lint clean
