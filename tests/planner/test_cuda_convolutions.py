@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from stitch_planner.planning import make_plan
 from stitch_planner.stitcher.emit.cuda.conv_calls import is_depthwise
 from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.library_calls import call_text
@@ -19,8 +20,9 @@ from stitch_planner.stitcher.lower.graph_index import GraphIndex
 from stitch_planner.stitcher.lower.kernel_ir import KernelProgram, LibraryCall
 from stitch_planner.stitcher.lower.operations import ConvOp, StridedCopyOp
 from stitch_tools.graph.build import build_graph
-from stitch_tools.models.task import Contract
+from stitch_tools.models.task import Contract, Task
 from stitch_tools.worker.capture.graph_capture import capture
+from tests.planner.stitch_support import NO_FACTS
 
 
 def agrees(module: nn.Module, inputs: list[torch.Tensor], folder: Path) -> KernelProgram:
@@ -212,6 +214,15 @@ def test_tf32_is_used_only_where_the_contract_allows_it_for_convolutions() -> No
         (operation,) = convolutions(lowered(nn.Conv2d(4, 4, 3).eval(), [torch.randn(1, 4, 8, 8)], contract))
         assert operation.allow_tf32 == (precision == "tf32")
         assert expected in call_text(operation).chosen
+
+
+def test_a_plan_for_a_gpu_names_the_library_of_a_convolution() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval()
+    contract = Contract(mode="eval")
+    graph = build_graph(capture(module, [torch.randn(1, 3, 8, 8)]), contract, None)
+    task = Task(name="case", files=(), main="case.py", contract=contract, target="cuda:sm_90")
+    (step,) = make_plan(graph, NO_FACTS, task, None).steps
+    assert (step.library, step.family, len(step.nodes)) == ("cudnn", "conv", 2)
 
 
 @pytest.mark.nvcc
