@@ -1,6 +1,6 @@
-"""Runs written CUDA programs without a GPU, for tests: compiled by the host compiler, on CPU tensors.
+"""Runs written CUDA programs, for tests: on a GPU, or on CPU tensors where the host compiler compiled them.
 
-torch is imported only by whoever calls `OnHost`: this module belongs to tests.
+torch is imported only by whoever runs a program: this module belongs to tests.
 """
 
 import re
@@ -85,21 +85,14 @@ class OnHost:
         self.path = str(folder / "program.so")
 
     def run(
-        self, inputs: "Sequence[torch.Tensor]", parameters: "Mapping[str, torch.Tensor] | None" = None
+        self,
+        inputs: "Sequence[torch.Tensor]",
+        parameters: "Mapping[str, torch.Tensor] | None" = None,
+        *,
+        calls: int = 1,
     ) -> "list[torch.Tensor]":
-        """Outputs of one forward, poisoned before it."""
-        import torch
-
-        from stitch_tools.worker.runtime.native import NativeProgram, make_workspace
-
-        program = NativeProgram(self.path)
-        program.init(list((parameters or {}).items()))
-        planned = program.plan(inputs)
-        outputs = [torch.full(shape, 77, dtype=dtype) for shape, dtype in planned.outputs]
-        workspace = make_workspace(planned.workspace_bytes)
-        program.call(program.prepare(inputs, outputs, workspace=workspace))
-        program.close()
-        return outputs
+        """Outputs of the last of some forwards of one handle, poisoned before each."""
+        return _outputs(self.path, (), inputs, parameters or {}, "cpu", calls)
 
     def refusal(self, inputs: "Sequence[torch.Tensor]") -> str:
         """The sentence with which the program refuses such inputs.
@@ -116,3 +109,54 @@ class OnHost:
         except ProgramError as error:
             return error.message
         raise AssertionError("the program accepts these inputs")
+
+
+class OnGpu:
+    """A written program on the GPU of this process."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        import torch
+
+        major, minor = torch.cuda.get_device_capability()
+        build = build_for_gpus(text, folder, (f"sm_{major}{minor}",))
+        assert build.ok, [row.message for row in build.diagnostics]
+        assert build.artifact is not None
+        self.path, self.libraries = build.artifact, build.libraries
+
+    def run(
+        self,
+        inputs: "Sequence[torch.Tensor]",
+        parameters: "Mapping[str, torch.Tensor] | None" = None,
+        *,
+        calls: int = 1,
+    ) -> "list[torch.Tensor]":
+        """As OnHost's; tensors are moved to the GPU and back."""
+        moved = {name: value.cuda() for name, value in (parameters or {}).items()}
+        outputs = _outputs(self.path, self.libraries, [x.cuda() for x in inputs], moved, "cuda:0", calls)
+        return [output.cpu() for output in outputs]
+
+
+def _outputs(
+    path: str,
+    libraries: Sequence[str],
+    inputs: "Sequence[torch.Tensor]",
+    parameters: "Mapping[str, torch.Tensor]",
+    device: str,
+    calls: int,
+) -> "list[torch.Tensor]":
+    import torch
+
+    from stitch_tools.worker.runtime.native import NativeProgram, make_workspace
+
+    program = NativeProgram(path, libraries)
+    program.init(list(parameters.items()), device=device)
+    planned = program.plan(inputs)
+    outputs: list[torch.Tensor] = []
+    for _ in range(calls):
+        outputs = [torch.full(shape, 77, dtype=dtype, device=device) for shape, dtype in planned.outputs]
+        workspace = make_workspace(planned.workspace_bytes, device)
+        program.call(program.prepare(inputs, outputs, workspace=workspace))
+    if device != "cpu":
+        torch.cuda.synchronize()
+    program.close()
+    return outputs
