@@ -105,6 +105,21 @@ def test_nan_stays_in_its_channel(tmp_path: Path) -> None:
     assert ours.isnan().any(dim=(0, 2, 3)).tolist() == [False, False, False, True, False]
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_few_long_rows_are_shared_by_many_blocks(machine: type[OnHost | OnGpu], tmp_path: Path) -> None:
+    module = nn.LayerNorm([3, 130, 120])
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(2, 3, 130, 120) + 20
+    program = lowered(module, [x])
+    assert [isinstance(kernel, LibraryCall) for kernel in program.kernels] == [True]
+    (ours,) = machine(emit_cuda(program), tmp_path).run(
+        [x], {k: v.detach() for k, v in module.state_dict().items()}
+    )
+    exact = module.double()(x.double()).detach()
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("images", "channels", "area", "groups"),
     [(64, 64, 112 * 112, 0), (2, 2048, 49, 0), (1, 1, 7, 0), (16, 64, 64 * 64, 8), (112, 64, 512 * 512, 8)],

@@ -58,6 +58,23 @@ PRODUCTS: Table = {
         [torch.randn(3, 4, 5), torch.randn(4, 5, 6)],
     ),
     "einsum to a number": (lambda a, b: torch.einsum("i,i->", a, b), [torch.randn(40), torch.randn(40)]),
+    "einsum of four": (
+        lambda c, b, d, x: torch.einsum("bclhn,bcshn,bhcls,bcshp->bclhp", c, b, d, x),
+        [
+            torch.randn(2, 3, 4, 2, 5),
+            torch.randn(2, 3, 6, 2, 5),
+            torch.randn(2, 2, 3, 4, 6),
+            torch.randn(2, 3, 6, 2, 7),
+        ],
+    ),
+    "einsum that ends in elements": (
+        lambda c, s, d: torch.einsum("bclhn,bchpn,bhcl->bclhp", c, s, d),
+        [torch.randn(2, 3, 4, 2, 5), torch.randn(2, 3, 2, 7, 5), torch.randn(2, 2, 3, 4)],
+    ),
+    "einsum that begins with elements": (
+        lambda b, d, x: torch.einsum("bclhn,bhcl,bclhp->bchpn", b, d, x),
+        [torch.randn(2, 3, 4, 2, 5), torch.randn(2, 2, 3, 4), torch.randn(2, 3, 4, 2, 7)],
+    ),
     "rows of a tensor": (lambda t, i: t[i], [torch.randn(9, 4, 2), torch.tensor([[0, -1, 3], [8, 2, -9]])]),
     "other names": (
         lambda a, b: torch.multiply(a, b) + torch.divide(a, 2) - torch.subtract(a, b),

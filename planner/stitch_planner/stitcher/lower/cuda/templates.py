@@ -4,7 +4,7 @@ from stitch_planner.stitcher.lower.cuda.attention import CudaAttention
 from stitch_planner.stitcher.lower.cuda.joins import CudaConcat
 from stitch_planner.stitcher.lower.cuda.lookups import CudaEinsum, CudaRowIndex
 from stitch_planner.stitcher.lower.cuda.losses import CudaCrossEntropy
-from stitch_planner.stitcher.lower.cuda.norms import CudaBatchNorm, CudaImageNorm
+from stitch_planner.stitcher.lower.cuda.norms import CudaBatchNorm, CudaImageNorm, CudaLongRowNorm
 from stitch_planner.stitcher.lower.cuda.pools import CudaPool
 from stitch_planner.stitcher.lower.cuda.products import CudaProduct
 from stitch_planner.stitcher.lower.templates.base import Template
@@ -29,6 +29,7 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
         ClassLoss(),
         CudaBatchNorm(),
         CudaImageNorm(),
+        CudaLongRowNorm(),
         CudaPool(),
         Upsample(),
         CudaConcat(),
