@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.testing import OnGpu, lowered
 from stitch_tools.models.task import Contract
 from tests.planner.test_cuda_convolutions import SHAPES, Branches, Chain, Shifted, Transposed
@@ -41,7 +42,7 @@ def state(module: nn.Module) -> Mapping[str, torch.Tensor]:
 
 def on_gpu(module: nn.Module, inputs: Sequence[torch.Tensor], folder: Path, precision: str) -> OnGpu:
     contract = Contract(mode="eval", conv_precision=precision)  # type: ignore[arg-type]
-    return OnGpu(lowered(module, inputs, contract), folder, state(module))
+    return OnGpu(emit_cuda(lowered(module, inputs, contract)), folder, state(module))
 
 
 class Every(nn.Module):

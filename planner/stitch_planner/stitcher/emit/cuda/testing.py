@@ -1,6 +1,6 @@
-"""Runs written CUDA programs without a GPU, for tests: compiled by the host compiler, on CPU tensors.
+"""Runs written CUDA programs, for tests: on a GPU, or on CPU tensors where the host compiler compiled them.
 
-torch is imported only by whoever calls `OnHost`: this module belongs to tests.
+torch is imported only by whoever runs a program: this module belongs to tests.
 """
 
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stitch_planner.stitcher.emit.cpu.emit_cpp import header_closure
-from stitch_planner.stitcher.emit.cuda.emit_cuda import MAIN, emit_cuda
+from stitch_planner.stitcher.emit.cuda.emit_cuda import MAIN
 from stitch_planner.stitcher.graph.partition import partition
 from stitch_planner.stitcher.graph.simplify import simplify
 from stitch_planner.stitcher.kernel_program import lower_steps
@@ -85,21 +85,14 @@ class OnHost:
         self.path = str(folder / "program.so")
 
     def run(
-        self, inputs: "Sequence[torch.Tensor]", parameters: "Mapping[str, torch.Tensor] | None" = None
+        self,
+        inputs: "Sequence[torch.Tensor]",
+        parameters: "Mapping[str, torch.Tensor] | None" = None,
+        *,
+        calls: int = 1,
     ) -> "list[torch.Tensor]":
-        """Outputs of one forward, poisoned before it."""
-        import torch
-
-        from stitch_tools.worker.runtime.native import NativeProgram, make_workspace
-
-        program = NativeProgram(self.path)
-        program.init(list((parameters or {}).items()))
-        planned = program.plan(inputs)
-        outputs = [torch.full(shape, 77, dtype=dtype) for shape, dtype in planned.outputs]
-        workspace = make_workspace(planned.workspace_bytes)
-        program.call(program.prepare(inputs, outputs, workspace=workspace))
-        program.close()
-        return outputs
+        """Outputs of the last of some forwards of one handle, poisoned before each."""
+        return _outputs(self.path, inputs, parameters or {}, calls)
 
     def refusal(self, inputs: "Sequence[torch.Tensor]") -> str:
         """The sentence with which the program refuses such inputs.
@@ -119,29 +112,30 @@ class OnHost:
 
 
 class OnGpu:
-    """A program on tensors of this machine's first GPU."""
+    """A written program on tensors of this machine's first GPU."""
 
     def __init__(
-        self, program: KernelProgram, folder: Path, parameters: "Mapping[str, torch.Tensor]"
+        self, text: str, folder: Path, parameters: "Mapping[str, torch.Tensor] | None" = None
     ) -> None:
         import torch
 
         from stitch_tools.worker.runtime.native import NativeProgram
 
         major, minor = torch.cuda.get_device_capability()
-        build = build_for_gpus(emit_cuda(program), folder, [f"sm_{major}{minor}"])
+        build = build_for_gpus(text, folder, [f"sm_{major}{minor}"])
         assert build.ok, [row.message for row in build.diagnostics]
         assert build.artifact is not None
         self.native = NativeProgram(build.artifact, build.libraries)
-        self.load(parameters)
+        if parameters is not None:
+            self.load(parameters)
 
     def load(self, parameters: "Mapping[str, torch.Tensor]") -> None:
         """Initialises the program with these weights."""
         import torch
 
-        self.native.init(
-            list(parameters.items()), device="cuda", stream=torch.cuda.current_stream().cuda_stream
-        )
+        stream = torch.cuda.current_stream().cuda_stream
+        weights = [(name, value.cuda()) for name, value in parameters.items()]
+        self.native.init(weights, device="cuda", stream=stream)
 
     def prepared(self, inputs: "Sequence[torch.Tensor]") -> "tuple[Callable[[], None], list[torch.Tensor]]":
         """A forward on the current stream, and the outputs that it writes, poisoned until then."""
@@ -156,14 +150,28 @@ class OnGpu:
         call = self.native.prepare(inputs, outputs, workspace=workspace, stream=stream)
         return lambda: self.native.call(call), outputs
 
-    def run(self, inputs: "Sequence[torch.Tensor]") -> "list[torch.Tensor]":
-        """Outputs of one forward, poisoned before it."""
+    def run(
+        self,
+        inputs: "Sequence[torch.Tensor]",
+        parameters: "Mapping[str, torch.Tensor] | None" = None,
+        *,
+        calls: int = 1,
+    ) -> "list[torch.Tensor]":
+        """Outputs of the last of some forwards, on the device of the inputs.
+
+        Without `parameters` the program keeps those that it has.
+        """
         import torch
 
-        forward, outputs = self.prepared(inputs)
-        forward()
+        if parameters is not None or not self.native.handle:
+            self.load(parameters or {})
+        moved = [value.cuda() for value in inputs]
+        outputs: list[torch.Tensor] = []
+        for _ in range(calls):
+            forward, outputs = self.prepared(moved)
+            forward()
         torch.cuda.synchronize()
-        return outputs
+        return [output.to(inputs[0].device) for output in outputs]
 
     def captured(self, inputs: "Sequence[torch.Tensor]") -> "tuple[Callable[[], None], list[torch.Tensor]]":
         """The same forward as the replay of a CUDA graph."""
@@ -175,3 +183,25 @@ class OnGpu:
             forward, outputs = self.prepared(inputs)
             forward()
         return graph.replay, outputs
+
+
+def _outputs(
+    path: str,
+    inputs: "Sequence[torch.Tensor]",
+    parameters: "Mapping[str, torch.Tensor]",
+    calls: int,
+) -> "list[torch.Tensor]":
+    import torch
+
+    from stitch_tools.worker.runtime.native import NativeProgram, make_workspace
+
+    program = NativeProgram(path)
+    program.init(list(parameters.items()))
+    planned = program.plan(inputs)
+    outputs: list[torch.Tensor] = []
+    for _ in range(calls):
+        outputs = [torch.full(shape, 77, dtype=dtype) for shape, dtype in planned.outputs]
+        workspace = make_workspace(planned.workspace_bytes)
+        program.call(program.prepare(inputs, outputs, workspace=workspace))
+    program.close()
+    return outputs

@@ -1,6 +1,7 @@
 """Normalisation by an image's own statistics on GPUs, in the orders of memory that the headers can take."""
 
 from collections.abc import Sequence
+from math import prod
 
 from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
@@ -15,10 +16,15 @@ from stitch_planner.stitcher.lower.templates.batch_norm import (
     activation_text,
     tail_of,
 )
+from stitch_planner.stitcher.lower.views import reshape
 from stitch_tools.models.graph import GraphNode
 
 LARGEST_TILE = 128
 """Channels that one block of pixel_norm.cuh takes at most."""
+FEW_ROWS = 132
+"""At most: beyond it, a block for each row fills the GPU."""
+LONG_ROW = 2**15
+"""Elements that no longer fit the registers of a block."""
 MOST_ELEMENTS = 2**31
 """The headers count the elements of a tensor in 31 bits."""
 _GROUP, _INSTANCE = "aten.group_norm.default", "aten.instance_norm.default"
@@ -88,6 +94,57 @@ class CudaImageNorm(LibraryTemplate):
             ),
         )
         settle(lowering, result, target)
+
+
+class CudaLongRowNorm(LibraryTemplate):
+    """layer_norm of rows that are too few and too long for one block each."""
+
+    family = "group_norm"
+
+    def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
+        """None for few long rows; all others are fused with what surrounds them."""
+        if node.op != "aten.layer_norm.default":
+            return NOT_MINE
+        rows, length = _rows(node)
+        if rows > FEW_ROWS or length < LONG_ROW or node.outputs[0].numel >= MOST_ELEMENTS:
+            return NOT_MINE
+        return None if is_fp32(node, index) else NOT_MINE
+
+    def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+        """One call: a row is an image of one group, whose channels are its elements."""
+        node = nodes[0]
+        source = lowering.dense(value_key(node.args[0]))
+        target = lowering.new((node.name, 0))
+        rows, length = _rows(node)
+        flat = reshape(source, (rows, length)), reshape(target, (rows, length))
+        assert flat[0] is not None, "dense"
+        assert flat[1] is not None, "dense"
+        lowering.call(
+            f"norm_{node.name}",
+            f"{site(node)}: {rows} rows of {length}",
+            nodes,
+            GroupNormOp(
+                source=flat[0],
+                weight=lowering.dense_or_none(argument(node, 2, "weight")),
+                bias=lowering.dense_or_none(argument(node, 3, "bias")),
+                residual=None,
+                out=flat[1],
+                channels_last=False,
+                area=1,
+                groups=1,
+                eps=float(number(argument(node, 4, "eps", 1e-5))),
+                activation="none",
+                slope=0.0,
+            ),
+        )
+
+
+def _rows(node: GraphNode) -> tuple[int, int]:
+    """How many rows a layer_norm has, and how long they are."""
+    shape, normal = node.outputs[0].shape, node.args[1]
+    assert isinstance(normal, tuple)
+    kept = len(shape) - len(normal)
+    return prod(shape[:kept]), prod(shape[kept:])
 
 
 def fits_tile(channels: int, group_size: int) -> bool:

@@ -5,7 +5,7 @@ from stitch_planner.stitcher.lower.cuda.convolutions import CudaConv
 from stitch_planner.stitcher.lower.cuda.joins import CudaConcat
 from stitch_planner.stitcher.lower.cuda.lookups import CudaEinsum, CudaRowIndex
 from stitch_planner.stitcher.lower.cuda.losses import CudaCrossEntropy
-from stitch_planner.stitcher.lower.cuda.norms import CudaBatchNorm, CudaImageNorm
+from stitch_planner.stitcher.lower.cuda.norms import CudaBatchNorm, CudaImageNorm, CudaLongRowNorm
 from stitch_planner.stitcher.lower.cuda.pools import CudaPool
 from stitch_planner.stitcher.lower.cuda.products import CudaProduct
 from stitch_planner.stitcher.lower.cuda.recurrent import CudaRnn
@@ -35,6 +35,7 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
         ClassLoss(),
         CudaBatchNorm(),
         CudaImageNorm(),
+        CudaLongRowNorm(),
         CudaPool(),
         Upsample(),
         CudaConcat(),

@@ -83,7 +83,7 @@ struct RowLosses {
       for (int i = 0; i < kThreads; ++i) {
         powers += shared.powers[i], weights += shared.weights[i], weighted += shared.weighted[i];
       }
-      const double log_sum = shared.top[0] + ::log(powers);
+      const double log_sum = shared.top[0] + math::log(powers);
       const double plain = weight_of(t) * (log_sum - line[t]);
       // The share of smoothing that falls on every class alike.
       const double spread = (weights * log_sum - weighted) / static_cast<double>(options.classes);

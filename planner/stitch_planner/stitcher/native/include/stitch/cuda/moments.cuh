@@ -6,6 +6,7 @@
 #ifndef STITCH_CUDA_MOMENTS_CUH_
 #define STITCH_CUDA_MOMENTS_CUH_
 
+#include "stitch/common/math.h"
 #include "stitch/cuda/grid.cuh"
 
 namespace stitch::cuda {
@@ -55,7 +56,7 @@ struct alignas(8) Folded {
 };
 
 __device__ __forceinline__ Folded folded(const Part& whole, double count, float eps) {
-  return {static_cast<float>(whole.mean), static_cast<float>(1.0 / ::sqrt(whole.squares / count + eps))};
+  return {static_cast<float>(whole.mean), static_cast<float>(1.0 / math::sqrt(whole.squares / count + eps))};
 }
 
 // A part that another block has written: past the cache of this multiprocessor, which may be out of date.
