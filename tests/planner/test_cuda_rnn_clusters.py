@@ -1,6 +1,6 @@
-"""rnn_cluster.cuh with a thread of the CPU for each of the GPU's: exchange, flags and layers one behind another.
+"""rnn_cluster.cuh with a CPU thread for each of the GPU's: exchange, flags, layers one behind another.
 
-The shapes are small, since a warp shuffle is a meeting of 32 threads. test_cuda_rnn.py runs real ones on a GPU.
+The shapes are small, since a warp shuffle is a meeting of 32 threads; test_cuda_rnn.py has real ones.
 """
 
 import ctypes
@@ -83,16 +83,21 @@ class Case:
     together: int = 8
     """Clusters that are said to run at the same time."""
 
+    @property
+    def columns(self) -> int:
+        """Input columns that a cluster multiplies."""
+        return -(-max(self.features, self.units) // 4) * 4 if self.way == "fused" else 0
+
     def text(self, name: str) -> str:
-        """The macro that instantiates it."""
+        """The function that instantiates it."""
         cell = {"lstm": "kLstm", "gru": "kGru", "tanh": "kTanh", "relu": "kRelu"}[self.cell]
         sizes = f"{cell}, {self.features}, {self.units}, {self.layers}, {self.directions}, {self.batch}"
-        columns = max(-(-self.features // 4) * 4, -(-self.units // 4) * 4) if self.way == "fused" else 0
+        held = f"{self.units}, {self.columns}, {self.part}, {self.blocks}"
         begin = f"EXPORT int {name}(int steps, int first, int active, const float* const* weights, "
         return (
             f"{begin}const float* x, const float* h0, const float* c0, float* y, float* hn, float* cn) {{\n"
             f"  using Sizes = RnnSizes<Cell::{sizes}>;\n"
-            f"  using Shape = ClusterShape<Cell::{cell}, {self.units}, {columns}, {self.part}, {self.blocks}>;\n"
+            f"  using Shape = ClusterShape<Cell::{cell}, {held}>;\n"
             f"  return {self.way}<Sizes, Shape>(steps, first, active, weights, {{x, h0, c0, y, hn, cn}});\n"
             "}\n"
         )
