@@ -89,7 +89,7 @@ def test_steps_between_borders_are_timed(setup: CpuProfileSetup) -> None:
     first, second = row_of(report, "first"), row_of(report, "second")
     assert first.total_us / second.total_us == pytest.approx(3.0, rel=0.10)
     assert first.module == "first"
-    assert report.system.busy_share > 0.95
+    assert sum(row.share for row in report.system.kernels) == pytest.approx(1.0)
     assert report.kernels[0].kernel == "first"
     assert report.kernels[0].answers[0].verdict in ("worked", "long_phase")
 

@@ -20,8 +20,8 @@ _VENDOR = ("libdnnl", "libonednn", "libmkl", "libopenblas")
 MADE_AT_RUN_TIME = "code made at run time"
 WAITING = "waiting for threads"
 _FORWARDS = ("stitch_forward", "forward", "run")
-_CALLS = re.compile(r"^calls (\d{1,12}) (\d{1,18})$")
-_STEP = re.compile(r"^step (\d{1,6}) (\d{1,12}) (\d{1,18}) (.+)$")
+_CALLS = re.compile(r"^calls (\d{1,12}) (\d{1,18}) (\d{1,18}) (\d{1,18})$")
+_STEP = re.compile(r"^step (\d{1,6}) (\d{1,12}) (\d{1,18}) (\d{1,18}) (\d{1,18}) (.+)$")
 _SAMPLE = re.compile(r"^sample (\d{1,9}) (-?\d{1,6}) ([0-9a-f]{1,16}) (.+)$")
 _SYMBOL = re.compile(r"^symbol ([0-9a-f]{1,16}) (\S+) (\S+)$")
 _PLACE = re.compile(r"^(.*):(\d+|\?)(?: \(discriminator \d+\))?$")
@@ -34,6 +34,10 @@ class StepTime:
     name: str
     calls: int
     total_ns: int
+    median_ns: int
+    """Of one call: what a busy machine does to a few calls does not show in it."""
+    cpu_ns: int
+    """Of all calls, while the calling thread ran."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,9 @@ class Phases:
 
     calls: int
     total_ns: int
+    median_ns: int
+    """Of one forward."""
+    cpu_ns: int
     steps: tuple[StepTime, ...]
     samples: tuple[PhaseSample, ...]
 
@@ -76,15 +83,16 @@ class CodePlace:
 
 def parse_phases(text: str) -> Phases | None:
     """The sampler's report; None where it did not come to its end."""
-    calls: tuple[int, int] | None = None
+    calls: tuple[int, int, int, int] | None = None
     steps: dict[int, StepTime] = {}
     samples: list[PhaseSample] = []
     symbols: dict[tuple[int, str], str] = {}
     for line in text.splitlines():
         if match := _CALLS.match(line):
-            calls = int(match[1]), int(match[2])
+            calls = int(match[1]), int(match[2]), int(match[3]), int(match[4])
         elif match := _STEP.match(line):
-            steps[int(match[1])] = StepTime(match[4], int(match[2]), int(match[3]))
+            number, count, total, median, cpu = map(int, match.groups()[:5])
+            steps[number] = StepTime(match[6], count, total, median, cpu)
         elif match := _SAMPLE.match(line):
             samples.append(PhaseSample(int(match[1]), int(match[2]), int(match[3], 16), match[4]))
         elif match := _SYMBOL.match(line):
@@ -95,7 +103,7 @@ def parse_phases(text: str) -> Phases | None:
         PhaseSample(row.count, row.step, row.offset, row.module, symbols.get((row.offset, row.module), ""))
         for row in samples
     )
-    return Phases(calls[0], calls[1], tuple(steps[at] for at in range(len(steps))), tuple(named))
+    return Phases(*calls, tuple(steps[at] for at in range(len(steps))), tuple(named))
 
 
 def locate(

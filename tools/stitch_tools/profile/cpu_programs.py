@@ -12,6 +12,7 @@ from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.judge.borders import border_names
 from stitch_tools.judge.memory.case import OWN, SanitizeOptions, SanitizerCase, drawn_case
 from stitch_tools.judge.trial import Trial
+from stitch_tools.machine.interference import snapshot, was_disturbed
 from stitch_tools.models.profile import (
     KernelAnswer,
     KernelProfile,
@@ -31,6 +32,7 @@ from stitch_tools.profile.cpu_phases import (
     CodePlace,
     Phases,
     PhaseSample,
+    StepTime,
     locate,
     parse_phases,
 )
@@ -45,6 +47,7 @@ _LIMIT_S = 120.0
 _MOST_ROWS = 60
 _WAITING_SHARE = 0.25
 _LISTED = 3
+_FEW_SAMPLES = 100
 _SHARE_WORK = (
     "Give all threads equal work in larger pieces, join neighbouring parallel regions, or use fewer threads "
     "for so little work."
@@ -98,14 +101,16 @@ def profile_cpu_program(
         if case is None:
             return CpuReport("unmeasured", "the task has no draw of inputs")
         trial.say("sampling it")
+        before = snapshot()
         execution = _run(case, build, cache_dir, spend_ms)
+        is_quiet = not was_disturbed(before, snapshot())
     phases = parse_phases(execution.reports.get(REPORT, ""))
     if phases is None or not execution.done:
         status: ProfileStatus = "timed_out" if execution.timed_out else "crashed"
         return CpuReport(status, execution.why_not_done(_LIMIT_S), wall_s=execution.wall_s)
     files = [file.path for file in trial.program.files]
     places = locate(phases, Path(build.artifact), main=trial.program.main, files=files)
-    report = summarize(phases, places, untraced_us=untraced_us)
+    report = summarize(phases, places, untraced_us=untraced_us, is_quiet=is_quiet)
     return replace(report, wall_s=execution.wall_s)
 
 
@@ -158,11 +163,26 @@ def _run(case: SanitizerCase, build: Build, cache_dir: Path | None, spend_ms: in
 
 
 def summarize(
-    phases: Phases, places: Mapping[PhaseSample, CodePlace], *, untraced_us: float | None = None
+    phases: Phases,
+    places: Mapping[PhaseSample, CodePlace],
+    *,
+    untraced_us: float | None = None,
+    is_quiet: bool = True,
 ) -> CpuReport:
-    """The facts of one run: rows are steps where there are any, else functions."""
-    wall_us = phases.total_ns / phases.calls / 1e3
-    rows = _step_rows(phases, places) if phases.steps else _function_rows(phases, places)
+    """The facts of one run: rows are steps where there are any, else functions.
+
+    Args:
+        phases: from `parse_phases`.
+        places: from `locate`.
+        untraced_us: latency from a benchmark.
+        is_quiet: whether the program had the machine for itself.
+    """
+    if not is_quiet:
+        own = tuple(row for row in phases.samples if places[row].function != WAITING)
+        phases = replace(phases, samples=own)
+    wall_us = phases.median_ns / 1e3
+    make_rows = _step_rows if phases.steps else _function_rows
+    rows = make_rows(phases, places, is_quiet=is_quiet)
     busy_us = sum(row.total_us for row in rows)
     origin: Origin = "instrumented" if phases.steps else "sampled"
     system = SystemProfile(
@@ -174,25 +194,35 @@ def summarize(
         busy_share=min(1.0, busy_us / wall_us) if wall_us else 0.0,
         kernels=tuple(rows[:_MOST_ROWS]),
         other_kernels_us=sum(row.total_us for row in rows[_MOST_ROWS:]),
-        modules=_modules(phases),
+        modules=_modules(phases, is_quiet=is_quiet),
     )
-    kernels = _step_profiles(phases, places) if phases.steps else _function_profiles(rows, phases, places)
+    if phases.steps:
+        kernels = _step_profiles(phases, places, is_quiet=is_quiet)
+    else:
+        kernels = _function_profiles(rows, phases, places)
     samples = sum(row.count for row in phases.samples)
-    notes = ("what other threads do is not sampled, only what the calling one waits for",)
-    if samples < 100:
-        notes += (f"functions rest on {samples} samples only",)
-    return CpuReport("profiled", system=system, kernels=kernels, not_measured=notes)
+    notes = ["what other threads do is not sampled, only what the calling one waits for"]
+    if samples < _FEW_SAMPLES:
+        notes.append(f"functions rest on {samples} samples only")
+    if not is_quiet:
+        notes.append(
+            "others used this machine meanwhile: times are those in which the calling thread ran, without "
+            "what it waited for"
+        )
+    return CpuReport("profiled", system=system, kernels=kernels, not_measured=tuple(notes))
 
 
-def _step_rows(phases: Phases, places: Mapping[PhaseSample, CodePlace]) -> list[KernelTime]:
-    total = sum(step.total_ns for step in phases.steps) or 1
+def _step_rows(
+    phases: Phases, places: Mapping[PhaseSample, CodePlace], *, is_quiet: bool
+) -> list[KernelTime]:
+    total_us = sum(_step_us(step, phases, is_quiet=is_quiet) for step in phases.steps) or 1.0
     rows = [
         KernelTime(
             name=step.name,
             short_name=step.name.partition(" [")[0],
             count=step.calls / phases.calls,
-            total_us=step.total_ns / phases.calls / 1e3,
-            share=step.total_ns / total,
+            total_us=_step_us(step, phases, is_quiet=is_quiet),
+            share=_step_us(step, phases, is_quiet=is_quiet) / total_us,
             owner=_owner(_samples_of(phases, at), places),
             module=module_of(step.name),
         )
@@ -201,12 +231,14 @@ def _step_rows(phases: Phases, places: Mapping[PhaseSample, CodePlace]) -> list[
     return sorted(rows, key=lambda row: -row.total_us)
 
 
-def _function_rows(phases: Phases, places: Mapping[PhaseSample, CodePlace]) -> list[KernelTime]:
+def _function_rows(
+    phases: Phases, places: Mapping[PhaseSample, CodePlace], *, is_quiet: bool
+) -> list[KernelTime]:
     parts: dict[str, list[PhaseSample]] = {}
     for sample in phases.samples:
         parts.setdefault(places[sample].phase, []).append(sample)
     ticks = sum(sample.count for sample in phases.samples) or 1
-    wall_us = phases.total_ns / phases.calls / 1e3
+    spent_us = phases.median_ns / 1e3 if is_quiet else phases.cpu_ns / phases.calls / 1e3
     rows: list[KernelTime] = []
     for phase, samples in parts.items():
         count = sum(sample.count for sample in samples)
@@ -216,7 +248,7 @@ def _function_rows(phases: Phases, places: Mapping[PhaseSample, CodePlace]) -> l
                 name=phase,
                 short_name=phase.rpartition("::")[2],
                 count=1.0,
-                total_us=wall_us * count / ticks,
+                total_us=spent_us * count / ticks,
                 share=count / ticks,
                 owner=place.owner,
                 file=place.file,
@@ -226,33 +258,44 @@ def _function_rows(phases: Phases, places: Mapping[PhaseSample, CodePlace]) -> l
     return sorted(rows, key=lambda row: -row.total_us)
 
 
-def _modules(phases: Phases) -> tuple[ModuleTime, ...]:
+def _modules(phases: Phases, *, is_quiet: bool) -> tuple[ModuleTime, ...]:
     return tuple(
         ModuleTime(
             path=module_of(step.name) or step.name,
             type="step",
             calls=step.calls / phases.calls,
             device_us=None,
-            host_us=step.total_ns / phases.calls / 1e3,
+            host_us=_step_us(step, phases, is_quiet=is_quiet),
         )
         for step in phases.steps[:_MOST_ROWS]
     )
 
 
-def _step_profiles(phases: Phases, places: Mapping[PhaseSample, CodePlace]) -> tuple[KernelProfile, ...]:
-    total = sum(step.total_ns for step in phases.steps) or 1
-    order = sorted(range(len(phases.steps)), key=lambda at: -phases.steps[at].total_ns)
+def _step_profiles(
+    phases: Phases, places: Mapping[PhaseSample, CodePlace], *, is_quiet: bool
+) -> tuple[KernelProfile, ...]:
+    spent_us = [_step_us(step, phases, is_quiet=is_quiet) for step in phases.steps]
+    total_us = sum(spent_us) or 1.0
+    order = sorted(range(len(spent_us)), key=lambda at: -spent_us[at])
     return tuple(
         KernelProfile(
             kernel=phases.steps[at].name,
             origin="instrumented",
-            share=phases.steps[at].total_ns / total,
-            duration_us=phases.steps[at].total_ns / phases.steps[at].calls / 1e3,
+            share=spent_us[at] / total_us,
+            duration_us=phases.steps[at].median_ns / 1e3,
             answers=(hot_function(_samples_of(phases, at), places),),
         )
         for at in order[:_MOST_ROWS]
         if phases.steps[at].calls
     )
+
+
+def _step_us(step: StepTime, phases: Phases, *, is_quiet: bool) -> float:
+    """Microseconds of a forward. On a busy machine those in which the calling thread ran."""
+    if not is_quiet:
+        return step.cpu_ns / phases.calls / 1e3
+    # Of a step that runs once in each forward the median, which short disturbances leave alone.
+    return (step.median_ns if step.calls == phases.calls else step.total_ns / phases.calls) / 1e3
 
 
 def _function_profiles(

@@ -5,9 +5,10 @@
  * The host calls stitch_profile_begin and stitch_profile_end around each forward; at the end of the process
  * `report.phases` is written:
  *
- *   calls COUNT NANOSECONDS
- *   step NUMBER COUNT NANOSECONDS NAME          time from one mark to the next
- *   sample COUNT STEP OFFSET MODULE             MODULE "-": code that was made at run time
+ *   calls COUNT NANOSECONDS MEDIAN CPU              of whole forwards
+ *   step NUMBER COUNT NANOSECONDS MEDIAN CPU NAME   time from one mark to the next
+ *                                                   CPU: nanoseconds that the calling thread ran
+ *   sample COUNT STEP OFFSET MODULE             MODULE "-": code made at run time
  *   symbol OFFSET MODULE NAME                   where the module itself names that place
  */
 #define _GNU_SOURCE
@@ -27,11 +28,21 @@
 #define MAX_STEPS 512
 #define MAX_SAMPLES (1 << 16)
 #define MAX_NAME 160
+#define MAX_TIMES 1024 /* of each step, the latest ones */
+
+typedef struct {
+  uint64_t calls, ns, cpu_ns;
+  uint64_t latest[MAX_TIMES];
+} Times;
 
 typedef struct {
   char name[MAX_NAME];
-  uint64_t calls, ns;
+  Times times;
 } Step;
+
+typedef struct {
+  uint64_t wall_ns, cpu_ns;
+} Moment;
 
 typedef struct {
   uintptr_t at;
@@ -44,13 +55,19 @@ static volatile int32_t current = -1; /* the step that runs; -1: none was named 
 static volatile sig_atomic_t inside;  /* whether a forward runs */
 static Sample samples[MAX_SAMPLES];
 static volatile int32_t num_samples;
-static uint64_t calls, total_ns, begin_ns, last_mark_ns;
+static Times forwards;
+static Moment begin, last_mark;
 static long caller; /* the thread that calls; 0: sampling has not begun */
 
-static uint64_t now_ns(void) {
+static uint64_t read_clock(clockid_t clock) {
   struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
+  clock_gettime(clock, &time);
   return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static Moment now(void) {
+  const Moment moment = {read_clock(CLOCK_MONOTONIC), read_clock(CLOCK_THREAD_CPUTIME_ID)};
+  return moment;
 }
 
 static void on_tick(int number, siginfo_t* info, void* context) {
@@ -72,13 +89,17 @@ static int32_t find(const char* name) {
   return num_steps++;
 }
 
+static void add(Times* times, Moment from, Moment to) {
+  times->latest[times->calls % MAX_TIMES] = to.wall_ns - from.wall_ns;
+  times->calls += 1;
+  times->ns += to.wall_ns - from.wall_ns;
+  times->cpu_ns += to.cpu_ns - from.cpu_ns;
+}
+
 /* Adds the time since the last mark to a step. */
-static void credit(int32_t step, uint64_t now) {
-  if (step >= 0) {
-    steps[step].ns += now - last_mark_ns;
-    steps[step].calls += 1;
-  }
-  last_mark_ns = now;
+static void credit(int32_t step, Moment moment) {
+  if (step >= 0) add(&steps[step].times, last_mark, moment);
+  last_mark = moment;
 }
 
 static void write_report(void);
@@ -101,23 +122,22 @@ static void start(void) {
 EXPORT void stitch_profile_begin(void) {
   if (caller == 0) start();
   current = -1;
-  begin_ns = last_mark_ns = now_ns();
+  begin = last_mark = now();
   inside = 1;
 }
 
 EXPORT void stitch_profile_end(void) {
-  const uint64_t now = now_ns();
+  const Moment end = now();
   inside = 0;
-  credit(current, now);
+  credit(current, end);
   current = -1;
-  total_ns += now - begin_ns;
-  calls += 1;
+  add(&forwards, begin, end);
 }
 
 /* A step begins. */
 EXPORT void stitch_step(const char* name) {
   if (!inside) return;
-  credit(current, now_ns());
+  credit(current, now());
   current = find(name);
 }
 
@@ -127,9 +147,22 @@ EXPORT void stitch_border(const char* name, const void* data, uint64_t bytes) {
   (void)bytes;
   if (!inside) return;
   const int32_t step = find(name);
-  credit(step, now_ns());
+  credit(step, now());
   /* The step's name comes only now, after its samples. */
   for (int32_t at = num_samples; at-- > 0 && samples[at].step == -1;) samples[at].step = step;
+}
+
+static int compare_times(const void* left, const void* right) {
+  const uint64_t a = *(const uint64_t*)left, b = *(const uint64_t*)right;
+  return (a > b) - (a < b);
+}
+
+/* What a busy machine does to a few calls does not show in it. */
+static unsigned long long median(Times* times) {
+  const size_t count = times->calls < MAX_TIMES ? times->calls : MAX_TIMES;
+  if (count == 0) return 0;
+  qsort(times->latest, count, sizeof(uint64_t), compare_times);
+  return times->latest[count / 2];
 }
 
 static int compare(const void* left, const void* right) {
@@ -142,10 +175,12 @@ static void write_report(void) {
   inside = 0;
   FILE* file = fopen("report.phases", "w");
   if (file == NULL) return;
-  fprintf(file, "calls %llu %llu\n", (unsigned long long)calls, (unsigned long long)total_ns);
+  fprintf(file, "calls %llu %llu %llu %llu\n", (unsigned long long)forwards.calls,
+          (unsigned long long)forwards.ns, median(&forwards), (unsigned long long)forwards.cpu_ns);
   for (int32_t at = 0; at < num_steps; ++at) {
-    fprintf(file, "step %d %llu %llu %s\n", at, (unsigned long long)steps[at].calls,
-            (unsigned long long)steps[at].ns, steps[at].name);
+    Times* times = &steps[at].times;
+    fprintf(file, "step %d %llu %llu %llu %llu %s\n", at, (unsigned long long)times->calls,
+            (unsigned long long)times->ns, median(times), (unsigned long long)times->cpu_ns, steps[at].name);
   }
   qsort(samples, (size_t)num_samples, sizeof(Sample), compare);
   for (int32_t first = 0, at = 0; first < num_samples; first = at) {
