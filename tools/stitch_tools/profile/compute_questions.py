@@ -3,6 +3,7 @@
 from stitch_tools.models.profile import KernelAnswer
 from stitch_tools.profile import ncu_metrics as m
 from stitch_tools.profile.answers import (
+    headroom,
     is_worth,
     measured,
     missing,
@@ -156,7 +157,9 @@ def ask_stall(kernel: NcuKernel) -> KernelAnswer:
     what, action = _STALLS[first]
     summary = f"Warps spend {shares[first]:.0%} of their time waiting for {what}."
     verdict = first.replace("_", " ")
-    if shares[first] < THRESHOLDS.leading_stall or issuing >= THRESHOLDS.issue_slots:
+    # A unit at its peak keeps warps waiting, whatever they wait for.
+    is_bound = issuing >= THRESHOLDS.issue_slots or headroom(kernel) < 1.0 - THRESHOLDS.near_peak
+    if shares[first] < THRESHOLDS.leading_stall or is_bound:
         return no_problem("stall", verdict, summary, evidence)
     # No saving is claimed: a stall is a symptom, and hides behind other warps once there are enough.
     return KernelAnswer(

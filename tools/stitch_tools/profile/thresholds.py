@@ -9,6 +9,8 @@ class KernelThresholds:
 
     busy_pipe: float = 0.60
     """Share of a unit's peak from which a kernel counts as bound by it."""
+    near_peak: float = 0.80
+    """Share of a unit's peak from which there is hardly anything to win by hiding latency."""
     issue_slots: float = 0.60
     """Share of cycles with an instruction issued, from which latency counts as hidden."""
     leading_stall: float = 0.30
