@@ -1,6 +1,5 @@
 """What this machine has and lacks, item by item, each with the fix."""
 
-import ctypes.util
 import os
 import platform
 import re
@@ -18,12 +17,13 @@ from stitch_tools.storage.store import can_write
 
 if TYPE_CHECKING:
     from stitch_tools.compile.toolchain import Compiler
+    from stitch_tools.profile.permission import CounterAccess
     from stitch_tools.run.interpreter import Interpreter
     from stitch_tools.run.session import TargetSession
 
 Status = Literal["ok", "warning", "optional", "missing", "failed"]
 _LITTLE_DISK_BYTES = 2 << 30
-_OWN_PROFILING = "it is for profiles that you make yourself: no command here runs it"
+_INSTEAD = "`stitch-mcp profile` uses PyTorch's profiler without it"
 
 
 class Item(Fact):
@@ -63,7 +63,14 @@ def examine(config: Config, emit: Callable[[str], None] | None = None) -> Diagno
         target_items, torch_cuda = _target_items(config, interpreter)
         tools = looking.result()
     say("looking for GPUs and profilers")
-    items = [*tools, *target_items, *_gpu_items(config, torch_cuda), *_profiler_items(), *_disk_items(config)]
+    items = [
+        *tools,
+        *target_items,
+        *_gpu_items(config, torch_cuda),
+        *_profiler_items(),
+        *_limit_items(config),
+        *_disk_items(config),
+    ]
     items += [
         Item(name="settings", status="warning", detail=text) for text in unknown_environment(os.environ)
     ]
@@ -306,14 +313,38 @@ def _major(version: str) -> int:
 
 
 def _profiler_items() -> list[Item]:
-    ncu = shutil.which("ncu")
-    fix = f"install the CUDA toolkit's Nsight Compute; {_OWN_PROFILING}"
-    if ncu:
-        item = Item(name="ncu", status="ok", detail=ncu)
-    else:
-        item = Item(name="ncu", status="optional", detail="not found", fix=fix)
-    nsys = shutil.which("nsys") or _bundled_nsys(ncu)
-    return [item, nsys_item(nsys, has_libdw=ctypes.util.find_library("dw") is not None)]
+    """The profilers of a GPU. On a CPU PyTorch's own profiler and our sampler need nothing."""
+    from stitch_tools.machine.devices import find_gpus
+    from stitch_tools.profile.ncu import INSTALL_NCU, find_ncu
+    from stitch_tools.profile.nsys import find_nsys
+    from stitch_tools.profile.permission import counter_access
+
+    try:
+        ncu = find_ncu()
+        items = [Item(name="ncu", status="ok", detail=f"{ncu.path} {ncu.version}".rstrip())]
+    except EnvironmentMissingError as error:
+        fix = f"{INSTALL_NCU}; without it kernels get answers from their build alone"
+        items = [Item(name="ncu", status="optional", detail=error.message, fix=fix)]
+    if find_gpus().gpus:
+        items.append(counter_item(counter_access()))
+    try:
+        nsys = find_nsys()
+        items.append(nsys_item(f"{nsys.path} {nsys.version}", has_libdw=nsys.has_libdw))
+    except EnvironmentMissingError:
+        items.append(nsys_item(None, has_libdw=False))
+    return items
+
+
+def counter_item(access: "CounterAccess") -> Item:
+    """Whether ncu may read the GPU's counters, and how to get the permission."""
+    from stitch_tools.profile.permission import ALLOW_COUNTERS
+
+    if access.likely:
+        return Item(name="GPU counters", status="ok", detail=access.describe())
+    if access.likely is None:
+        return Item(name="GPU counters", status="optional", detail=access.describe(), fix=ALLOW_COUNTERS)
+    detail = "the driver lets administrators alone read them"
+    return Item(name="GPU counters", status="warning", detail=detail, fix=ALLOW_COUNTERS)
 
 
 def nsys_item(nsys: str | None, *, has_libdw: bool) -> Item:
@@ -321,25 +352,39 @@ def nsys_item(nsys: str | None, *, has_libdw: bool) -> Item:
 
     The Nsight Systems that comes inside Nsight Compute leaves a `.qdstrm` unless libdw can be loaded.
     """
+    from stitch_tools.profile.nsys import INSTALL_LIBDW, INSTALL_NSYS
+
     if nsys is None:
-        fix = f"install Nsight Systems; {_OWN_PROFILING}"
+        fix = f"{INSTALL_NSYS}; {_INSTEAD}"
         return Item(name="nsys", status="optional", detail="not found", fix=fix)
     if not has_libdw:
         detail = f"{nsys}, but libdw.so.1 is missing: it would leave a .qdstrm and no report"
-        fix = "install libdw1 and libelf1 (Debian, Ubuntu) or elfutils-libs (Fedora)"
+        fix = f"{INSTALL_LIBDW}; {_INSTEAD}"
         return Item(name="nsys", status="warning", detail=detail, fix=fix)
     return Item(name="nsys", status="ok", detail=nsys)
 
 
-def _bundled_nsys(ncu: str | None) -> str | None:
-    """The nsys inside the Nsight Compute install that `ncu` belongs to."""
-    if ncu is None:
-        return None
-    root = Path(ncu).resolve().parent
-    candidates = sorted(
-        path for folder in (root, root.parent) for path in folder.glob("host/target-linux-x64/nsys")
+def _limit_items(config: Config) -> list[Item]:
+    """Whether this device's limits were measured: bounds, taxes and predictions rest on them."""
+    from stitch_tools.machine.devices import resolve_target, usable_cpus
+    from stitch_tools.run.ceilings import cached_ceilings
+
+    target = resolve_target(config.target)
+    if not target.available:
+        return []
+    threads = config.threads or usable_cpus()
+    known = cached_ceilings(target.name, threads=threads, cache_dir=config.cache_dir)
+    if known is None:
+        fix = "they are measured at first need, or now by `stitch-mcp ceilings`"
+        return [Item(name="ceilings", status="optional", detail="not measured yet", fix=fix)]
+    detail = (
+        f"copy {known.copy_bytes_per_s / 1e9:.0f} GB/s, fp32 {known.flops_per_s.get('fp32', 0.0) / 1e9:.0f} "
+        f"GFLOP/s, launch {known.launch_us:.1f} us"
     )
-    return str(candidates[0]) if candidates else None
+    if known.disturbed:
+        fix = "`stitch-mcp ceilings --refresh` when nothing else runs"
+        return [Item(name="ceilings", status="warning", detail=f"{detail}; others ran meanwhile", fix=fix)]
+    return [Item(name="ceilings", status="ok", detail=detail)]
 
 
 def _disk_items(config: Config) -> list[Item]:

@@ -11,6 +11,7 @@ from stitch_mcp.config import load_config
 from stitch_tools.compile import headers
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.machine import devices
+from stitch_tools.profile.permission import CounterAccess
 from stitch_tools.run import interpreter as interpreters
 from stitch_tools.run.interpreter import Interpreter
 
@@ -30,6 +31,7 @@ def test_this_machine_is_examined_in_full(capsys: pytest.CaptureFixture[str], tm
         "GPU",
         "ncu",
         "nsys",
+        "ceilings",
         "workspace",
         "cache",
         "temporary files",
@@ -149,6 +151,17 @@ def test_nsys_without_libdw_is_a_warning_that_names_the_package() -> None:
     assert "libdw1" in item.fix
     assert doctor.nsys_item("/opt/nsys", has_libdw=True).status == "ok"
     assert doctor.nsys_item(None, has_libdw=True).status == "optional"
+
+
+def test_counters_that_are_closed_are_a_warning_with_the_permission_that_opens_them() -> None:
+    item = doctor.counter_item(CounterAccess(restricted=True, privileged=False))
+    assert item.status == "warning"
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in item.fix
+    assert "CAP_PERFMON" in item.fix
+    assert doctor.counter_item(CounterAccess(restricted=True, privileged=True)).status == "ok"
+    assert doctor.counter_item(CounterAccess(restricted=False, privileged=False)).status == "ok"
+    unknown = doctor.counter_item(CounterAccess(restricted=None, privileged=False))
+    assert (unknown.status, bool(unknown.fix)) == ("optional", True)
 
 
 def test_weaker_isolation_is_a_warning_with_its_reason() -> None:

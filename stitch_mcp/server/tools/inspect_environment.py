@@ -11,7 +11,10 @@ from stitch_mcp.server.server_context import ServerContext
 from stitch_mcp.server.tool import SlowRequest, Tool, ToolAnswer
 from stitch_tools.models.remedy import Remedy
 
-_OF_CUDA = ("GPU", "nvcc", "nvcc host compiler", "cuBLASLt", "ncu", "nsys", "torch and driver", "data plane")
+_OF_CUDA = (
+    *("GPU", "nvcc", "nvcc host compiler", "cuBLASLt", "torch and driver", "data plane"),
+    *("ncu", "nsys", "GPU counters"),
+)
 """Items without which CPU programs lack nothing."""
 
 
