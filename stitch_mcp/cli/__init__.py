@@ -12,7 +12,7 @@ COMMANDS = {
     "solve": "Make a reference faster and certify the result.",
     "check": "Check a program against its reference.",
     "bench": "Time a program beside eager PyTorch and torch.compile.",
-    "profile": "Show where a reference's or program's time goes, and what would win most.",
+    "profile": "Show where time goes, and the change that would win most.",
     "compile": "Build a program and show the compiler's diagnostics.",
     "graph": "Show the captured operations with their work and lower bounds.",
     "plan": "Show how a reference would be fused, with predicted times.",

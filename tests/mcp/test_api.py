@@ -80,6 +80,7 @@ def test_the_public_names_are_these() -> None:
         "compile_program",
         "load_program",
         "load_task",
+        "profile_program",
         "solve",
         "write_report",
     ]

@@ -120,8 +120,16 @@ def _version(path: Path, _mtime_ns: int) -> str | None:
     return match[1] if match is not None else None
 
 
-def record_with_nsys(setup: HostSetup, nsys: Nsys, *, limit_s: float) -> Recording:
+def record_with_nsys(
+    setup: HostSetup, nsys: Nsys, *, limit_s: float, most_bytes: int = MOST_BYTES
+) -> Recording:
     """Record the subject once; whatever goes wrong is a status.
+
+    Args:
+        setup: the subject.
+        nsys: from `find_nsys`.
+        limit_s: of the run.
+        most_bytes: a larger recording is removed.
 
     Raises:
         SandboxError: nsys cannot work at this isolation level.
@@ -140,7 +148,13 @@ def record_with_nsys(setup: HostSetup, nsys: Nsys, *, limit_s: float) -> Recordi
         readable=(*nsys.folders, *library_folders()),
         loopback=True,
     )
-    return _judge(setup, nsys, run, limit_s)
+    failed = _failed(run, limit_s)
+    if failed is not None:
+        return failed
+    problem = None if (setup.folder / TABLES).exists() else _convert(setup, nsys)
+    if problem is not None:
+        return Recording(*problem, run=run)
+    return _bounded(setup, run, most_bytes)
 
 
 def library_folders() -> tuple[Path, ...]:
@@ -149,27 +163,23 @@ def library_folders() -> tuple[Path, ...]:
     return tuple(path for folder in named if folder and (path := Path(folder)).is_dir())
 
 
-def _judge(setup: HostSetup, nsys: Nsys, run: HostRun, limit_s: float) -> Recording:
+def _failed(run: HostRun, limit_s: float) -> Recording | None:
     failed = failure_of(run, limit_s)
-    # nsys says of its own trouble first: the subject then often does not run at all.
+    # nsys says of its own trouble: the subject then often does not run at all.
     said = f"{run.execution.stdout}\n{run.execution.stderr}"
-    if failed is not None:
-        if _BUSY.search(said) and not run.execution.done:
-            return Recording("profiler_busy", "another profiler has the device or this process", run=run)
-        return failed
+    if failed is not None and _BUSY.search(said):
+        return Recording("profiler_busy", "another profiler has the device or this process", run=run)
+    return failed
+
+
+def _bounded(setup: HostSetup, run: HostRun, most_bytes: int) -> Recording:
+    """The recording, removed where it is too large to be read."""
     tables = setup.folder / TABLES
-    if not tables.exists():
-        problem = _convert(setup, nsys)
-        if problem is not None:
-            return Recording(*problem, run=run)
     size = tables.stat().st_size
-    if size > MOST_BYTES:
+    if size > most_bytes:
         tables.unlink()
-        return Recording(
-            "too_large",
-            f"the recording has {size >> 20} MiB, more than {MOST_BYTES >> 20}; record fewer iterations",
-            run=run,
-        )
+        message = f"the recording has {size >> 20} MiB, more than {most_bytes >> 20}"
+        return Recording("too_large", message, run=run)
     return Recording("profiled", tables=tables, run=run)
 
 
