@@ -95,6 +95,22 @@ LOSSES: Table = {
         lambda x, t, w: functional.nll_loss(x.log_softmax(1), t, weight=w),
         [torch.randn(6, 5), TARGET, torch.rand(5)],
     ),
+    "divergence": (
+        lambda x, t: functional.kl_div(x.log_softmax(1), t, reduction="batchmean"),
+        [torch.randn(6, 5), torch.eye(6, 5) * 0.75],
+    ),
+    "divergence from a logarithm": (
+        lambda x, t: functional.kl_div(x, t, reduction="sum", log_target=True),
+        [torch.randn(6, 5), torch.randn(6, 5)],
+    ),
+    "of triplets": (
+        lambda a, p, n: functional.triplet_margin_loss(a, p, n, margin=0.5),
+        [torch.randn(6, 50) for _ in "apn"],
+    ),
+    "of triplets, summed": (
+        lambda a, p, n: functional.triplet_margin_loss(a, p, n, reduction="sum", p=1),
+        [torch.randn(6, 50) for _ in "apn"],
+    ),
     "of each pixel": (
         lambda x, t: functional.cross_entropy(x, t, reduction="none"),
         [torch.randn(2, 5, 3, 4), torch.randint(0, 5, (2, 3, 4))],

@@ -1,6 +1,6 @@
 """The graph without operations that change nothing, so that they do not stand between fusable ones."""
 
-from stitch_planner.stitcher.graph.einsums import split_einsums
+from stitch_planner.stitcher.graph.decompositions import decompose
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lower.scalars import COPIES, DROPOUTS, EXPRESSIONS
 from stitch_tools.models.graph import Argument, Graph, GraphNode, GraphOutput, ValueRef
@@ -23,7 +23,7 @@ def simplify(graph: Graph, *, updates: bool = False, input_writes: bool = True) 
             none is written: what changed from call to call would change outputs that depend on it.
         input_writes: keep what the forward writes to its inputs.
     """
-    graph = split_einsums(_with_state(graph) if updates else graph)
+    graph = decompose(_with_state(graph) if updates else graph)
     dropped = {"buffer_mutation": not updates, "input_mutation": not input_writes}
     index = GraphIndex(graph)
     same: dict[ValueKey, ValueKey] = {}

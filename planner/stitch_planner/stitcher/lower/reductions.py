@@ -316,6 +316,20 @@ def _huber(s: RowSite, difference: int) -> int:
     return b.op("where", (inside, b.scaled(b.mul(size, size), 0.5), line), s.dtype)
 
 
+def _kl_div(s: RowSite) -> int:
+    """Target * (log(target) - input), where a target of 0 counts nothing; or of a logarithm as target."""
+    b, value = s.builder, s.operand()
+    target = b.cast(s.value(_ref(s.node.args[1])), s.dtype)
+    if argument(s.node, 3, "log_target") is True:
+        term = b.mul(b.op("exp", (target,), s.dtype), b.sub(target, value))
+    else:
+        zero = b.const(0.0, s.dtype)
+        entropy = b.mul(target, b.op("log", (target,), s.dtype))
+        is_zero = b.op("eq", (target, zero), "bool")
+        term = b.sub(b.op("where", (is_zero, zero, entropy), s.dtype), b.mul(target, value))
+    return s.mean(term) if _loss_reduction(s.node) == 1 else b.reduce("sum", term)
+
+
 def _instance_dims(node: GraphNode, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(range(2, len(shape)))
 
@@ -376,6 +390,7 @@ REDUCTIONS: dict[str, Reduction] = {
     "aten.l1_loss.default": Reduction(_all, _loss(_absolute), True),
     "aten.smooth_l1_loss.default": Reduction(_all, _loss(_smooth), True),
     "aten.huber_loss.default": Reduction(_all, _loss(_huber), True),
+    "aten.kl_div.default": Reduction(_all, _kl_div, True),
     "aten.softmax.int": Reduction(_listed(1), _softmax, False),
     "aten._softmax.default": Reduction(_listed(1), _softmax, False),
     "aten.log_softmax.int": Reduction(_listed(1), _log_softmax, False),
@@ -415,7 +430,7 @@ def refusal(node: GraphNode, index: GraphIndex) -> str | None:
         return f"{node.op} to an integer type has no template"
     if operand.dtype == "bool" and node.outputs[0].dtype == "bool":
         return f"{node.op} of bool has no template"
-    if node.op.endswith("_loss.default"):
+    if node.op.endswith(("_loss.default", "kl_div.default")):
         other = index.spec(value_key(node.args[1]))
         alike = (other.shape, other.dtype) == (operand.shape, operand.dtype)
         plain = _loss_reduction(node) != 0 and alike

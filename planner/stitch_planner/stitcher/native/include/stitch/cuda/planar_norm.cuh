@@ -228,7 +228,7 @@ struct NormalisePlanes {
 // ---- one kernel ----------------------------------------------------------------------------------------
 
 // A block keeps a unit in registers: kItems groups of V elements a thread.
-template <int V, int kThreads_, int kItems, Epilogue kAct, bool kResidual>
+template <int V, bool kWhole, int kThreads_, int kItems, Epilogue kAct, bool kResidual>
 struct FusedUnits {
   static constexpr int kThreads = kThreads_, kPhases = 4;
   struct Shared {
@@ -294,10 +294,10 @@ struct FusedUnits {
       const int64_t at = walk.offset(unit, group);
       Group<float, V> more, out;
       if constexpr (kResidual) more = load<V>(residual + at);
+      uint32_t ignored, channel = affine.batch ? static_cast<uint32_t>(unit) : affine.channel(at, ignored);
 #pragma unroll
       for (int e = 0; e < V; ++e) {
-        uint32_t ignored;
-        const uint32_t channel = affine.channel(at + e, ignored);
+        if (!kWhole && e > 0 && !affine.batch) channel = affine.channel(at + e, ignored);
         float value = affine.apply(mine.items[i][e], by, channel);
         if constexpr (kResidual) value += more[e];
         out[e] = activate<kAct>(value, affine.slope);
@@ -338,7 +338,7 @@ class PlanarNorm {
     affine.gamma = gamma, affine.beta = beta;
     const UnitWalk<S::kVector> walk(units);
     if constexpr (S::kKept > 0) {
-      const FusedUnits<S::kVector, S::kBlockThreads, S::kKept, kAct, kResidual> fused{
+      const FusedUnits<S::kVector, S::kOneChannel, S::kBlockThreads, S::kKept, kAct, kResidual> fused{
           x, residual, y, walk, affine, options_.eps};
       return blocks("norm", units.count, fused, call);
     } else {

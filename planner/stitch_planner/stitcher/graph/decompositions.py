@@ -1,28 +1,86 @@
-"""einsum of three tensors and more as a chain of products of two, from left to right as torch takes them."""
+"""Operations that become several which have templates: einsum of many tensors, the triplet loss."""
 
 from dataclasses import dataclass, field
+from itertools import count
 
-from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, value_key
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
+from stitch_planner.stitcher.lower.scalars import number
 from stitch_tools.models.graph import Argument, Graph, GraphNode, ValueRef
 from stitch_tools.models.task import TensorSpec
 
 _EINSUM = "aten.einsum.default"
 
 
-def split_einsums(graph: Graph) -> Graph:
-    """The graph in which no einsum has more than two operands."""
+_TRIPLET = "aten.triplet_margin_loss.default"
+
+
+def decompose(graph: Graph) -> Graph:
+    """The graph in which no einsum has more than two operands, and triplet losses are written out."""
+    if not any(node.op in (_EINSUM, _TRIPLET) for node in graph.nodes):
+        return graph
     index = GraphIndex(graph)
     taken = {*(item.name for item in graph.inputs), *(node.name for node in graph.nodes)}
     nodes: list[GraphNode] = []
     for node in graph.nodes:
         chain = _Chain.of(node, index, taken)
-        nodes += [node] if chain is None else chain.nodes()
+        if chain is not None:
+            nodes += chain.nodes()
+        elif node.op == _TRIPLET and _is_plain_triplet(node, index):
+            nodes += _triplet(node, index, taken)
+        else:
+            nodes.append(node)
     return graph.model_copy(update={"nodes": tuple(nodes)})
+
+
+# ---- triplet_margin_loss -------------------------------------------------------------------------------
+
+
+def _is_plain_triplet(node: GraphNode, index: GraphIndex) -> bool:
+    """Whether all tensors have one shape, and no distance is exchanged for a smaller one."""
+    shapes = {index.shape(value_key(item)) for item in node.args[:3]}
+    return len(shapes) == 1 and argument(node, 6, "swap", False) is False
+
+
+def _triplet(node: GraphNode, index: GraphIndex, taken: set[str]) -> list[GraphNode]:
+    """max(|anchor - positive + eps| - |anchor - negative + eps| + margin, 0), averaged or summed."""
+    margin, power, eps = (
+        argument(node, place, name, default)
+        for place, name, default in ((3, "margin", 1.0), (4, "p", 2.0), (5, "eps", 1e-6))
+    )
+    shape, dtype = index.shape(value_key(node.args[0])), node.outputs[0].dtype
+    made: list[GraphNode] = []
+
+    def add(op: str, shape: tuple[int, ...], *args: Argument) -> ValueRef:
+        name = _unused(f"{node.name}_part", taken)
+        spec = TensorSpec(name=name, shape=shape, dtype=dtype)
+        made.append(GraphNode(name=name, op=op, args=args, outputs=(spec,), module_path=node.module_path))
+        return ValueRef(ref=name, index=0)
+
+    def distance(other: Argument) -> ValueRef:
+        shifted = add("aten.add.Tensor", shape, add("aten.sub.Tensor", shape, node.args[0], other), eps)
+        return add("aten.linalg_vector_norm.default", shape[:-1], shifted, power, (-1,))
+
+    difference = add("aten.sub.Tensor", shape[:-1], distance(node.args[1]), distance(node.args[2]))
+    loss = add(
+        "aten.clamp_min.default", shape[:-1], add("aten.add.Tensor", shape[:-1], difference, margin), 0
+    )
+    reduction = argument(node, 7, "reduction", 1)
+    ending = {0: "aten.clone.default", 1: "aten.mean.default", 2: "aten.sum.default"}[int(number(reduction))]
+    return [*made, node.model_copy(update={"op": ending, "args": (loss,), "kwargs": {}})]
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    unused = next(one for k in count() if (one := f"{name}_{k}" if k else name) not in taken)
+    taken.add(unused)
+    return unused
+
+
+# ---- einsum --------------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Chain:
-    """One einsum on its way to several nodes."""
+    """One einsum on its way to a chain of products of two, from left to right as torch takes them."""
 
     node: GraphNode
     terms: list[str]
@@ -62,7 +120,7 @@ class _Chain:
             both = dict.fromkeys(term + other)
             kept = self.out if is_last else "".join(letter for letter in both if letter in wanted)
             summed = [letter for letter in both if letter not in kept]
-            name = self.node.name if is_last else self._unused(f"{self.node.name}_part_{place}")
+            name = self.node.name if is_last else _unused(f"{self.node.name}_part_{place}", self.taken)
             if summed:
                 pair = (ValueRef(ref=key[0], index=key[1]), ValueRef(ref=other_key[0], index=other_key[1]))
                 self._add(_EINSUM, name, (f"{term},{other}->{kept}", pair), kept)
@@ -79,14 +137,14 @@ class _Chain:
         ordered = "".join(letter for letter in like if letter in term)
         if ordered != term:
             order = tuple(term.index(letter) for letter in ordered)
-            name = self._unused(f"{self.node.name}_turned")
+            name = _unused(f"{self.node.name}_turned", self.taken)
             self._add("aten.permute.default", name, (ValueRef(ref=key[0], index=key[1]), order), ordered)
             key = (name, 0)
         present = ordered
         for dim, letter in enumerate(like):
             if letter in present:
                 continue
-            name = self._unused(f"{self.node.name}_spread")
+            name = _unused(f"{self.node.name}_spread", self.taken)
             ordered = ordered[:dim] + "1" + ordered[dim:]
             self._add("aten.unsqueeze.default", name, (ValueRef(ref=key[0], index=key[1]), dim), ordered)
             key = (name, 0)
@@ -97,9 +155,3 @@ class _Chain:
         spec = TensorSpec(name=name, shape=shape, dtype=self.node.outputs[0].dtype)
         path = self.node.module_path
         self.made.append(GraphNode(name=name, op=op, args=args, outputs=(spec,), module_path=path))
-
-    def _unused(self, name: str) -> str:
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        return name
