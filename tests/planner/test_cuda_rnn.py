@@ -157,7 +157,7 @@ def test_a_recurrence_in_python_becomes_one_call(module: Written, tmp_path: Path
     compare(OnHost(emit_cuda(program), tmp_path).run(inputs, weights_of(module)), module, inputs)
 
 
-class Kept(Written):
+class LastStateLeaves(Written):
     """The last state leaves beside the results."""
 
     def forward(self, x: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -168,7 +168,7 @@ class Kept(Written):
         return (torch.stack(results), hidden)
 
 
-class Reversed(Written):
+class ResultsReversed(Written):
     """Results in another order than steps."""
 
     def forward(self, x: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -179,7 +179,7 @@ class Reversed(Written):
         return (torch.stack(results),)
 
 
-class Alternating(Written):
+class WeightsAlternate(Written):
     """Two sets of weights in turn."""
 
     def forward(self, x: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -191,7 +191,7 @@ class Alternating(Written):
         return (torch.stack(results),)
 
 
-class Sparing(Written):
+class StepLeftOut(Written):
     """Not all steps of the input."""
 
     def forward(self, x: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -210,7 +210,7 @@ def taken(module: nn.Module) -> bool:
     return any(CudaUnrolled().refuses(node, index) is None for node in graph.nodes)
 
 
-@pytest.mark.parametrize("kind", [Kept, Reversed, Alternating, Sparing])
+@pytest.mark.parametrize("kind", [LastStateLeaves, ResultsReversed, WeightsAlternate, StepLeftOut])
 def test_other_chains_are_not_taken_for_a_recurrence(kind: type[Written]) -> None:
     assert taken(Written())
     assert not taken(kind())

@@ -64,7 +64,7 @@ int layered(int steps, int first, int, const float* const* addresses, const RnnT
 
 
 @dataclass(frozen=True)
-class Case:
+class ClusterCase:
     """One instantiation: a plan, the sizes of the layers, and how a cluster holds them."""
 
     way: str
@@ -104,14 +104,14 @@ class Case:
 
 
 CASES = {
-    "three layers": Case("fused", "lstm", 5, 4, 3, 1, 2, 2, 4),
-    "parts in turn": Case("fused", "gru", 3, 4, 2, 1, 5, 2, 4, batch_first=True, together=2),
-    "parts at once": Case("fused", "lstm", 9, 3, 2, 1, 3, 2, 4, steps=9, states=False),
-    "tiles": Case("fused", "tanh", 4, 13, 2, 1, 3, 3, 4),
-    "one step": Case("fused", "relu", 4, 8, 2, 1, 1, 1, 4, steps=1),
-    "one direction": Case("layered", "gru", 5, 6, 1, 1, 3, 2, 4),
-    "two directions": Case("layered", "lstm", 5, 7, 2, 2, 3, 3, 4, batch_first=True),
-    "spilled weights": Case("layered", "relu", 3, 300, 1, 1, 1, 1, 4, steps=3),
+    "three layers": ClusterCase("fused", "lstm", 5, 4, 3, 1, 2, 2, 4),
+    "parts in turn": ClusterCase("fused", "gru", 3, 4, 2, 1, 5, 2, 4, batch_first=True, together=2),
+    "parts at once": ClusterCase("fused", "lstm", 9, 3, 2, 1, 3, 2, 4, steps=9, states=False),
+    "tiles": ClusterCase("fused", "tanh", 4, 13, 2, 1, 3, 3, 4),
+    "one step": ClusterCase("fused", "relu", 4, 8, 2, 1, 1, 1, 4, steps=1),
+    "one direction": ClusterCase("layered", "gru", 5, 6, 1, 1, 3, 2, 4),
+    "two directions": ClusterCase("layered", "lstm", 5, 7, 2, 2, 3, 3, 4, batch_first=True),
+    "spilled weights": ClusterCase("layered", "relu", 3, 300, 1, 1, 1, 1, 4, steps=3),
 }
 
 
@@ -123,7 +123,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return build_header_test(source, tmp_path_factory.mktemp("clusters"), flags=flags)
 
 
-def module_of(case: Case) -> nn.RNNBase:
+def module_of(case: ClusterCase) -> nn.RNNBase:
     sizes = (case.features, case.units, case.layers)
     options = {"batch_first": case.batch_first, "bidirectional": case.directions == 2}
     if case.cell == "lstm":

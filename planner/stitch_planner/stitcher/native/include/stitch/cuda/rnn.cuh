@@ -57,8 +57,10 @@ class Rnn {
     }
     if (any || options.way == RnnWay::kLayered) {
       bool taken = false;
-      STITCH_TRY(layered<16>(lib, options, weights, "layered 16", taken));
-      if (!taken) STITCH_TRY(layered<8>(lib, options, weights, "layered 8", taken));
+      STITCH_TRY(layered<16>(lib, options, weights, "layered 16", true, taken));
+      if (!taken) STITCH_TRY(layered<8>(lib, options, weights, "layered 8", false, taken));
+      // Layers that only large clusters hold.
+      if (!taken) STITCH_TRY(layered<16>(lib, options, weights, "layered 16", false, taken));
       if (taken) return STITCH_OK;
     }
 #endif
@@ -85,11 +87,11 @@ class Rnn {
 
   template <int kBlocks>
   int32_t layered(CublasLt& lib, const RnnOptions& options, const std::vector<RnnWeights>& weights,
-                  const char* name, bool& taken) {
+                  const char* name, bool all_at_once, bool& taken) {
     using Plan = LayeredPlan<Sizes, detail::LayeredShape<Sizes, kBlocks>>;
     if constexpr (Plan::kPossible) {
       int active = 0;
-      if (!Plan::runs_here(&active)) return STITCH_OK;
+      if (!Plan::runs_here(&active) || (all_at_once && active < Plan::kClusters)) return STITCH_OK;
       auto plan = std::make_unique<Plan>(options, weights);
       STITCH_TRY(plan->init(lib));
       plan_ = std::move(plan);

@@ -275,6 +275,9 @@ class LayeredPlan final : public RnnPlan {
   using Launch = ClusterLaunch<Shape, Sizes::kDirections>;
   static constexpr bool kPossible = Shape::kFits;
 
+  // Clusters that compute a layer; one that had to wait for another would double the time.
+  static constexpr int kClusters = Sizes::kDirections * detail::ratio_up(Sizes::kBatch, Shape::kBatch);
+
   static bool runs_here(int* active) { return (*active = Launch::active_clusters()) > 0; }
 
   LayeredPlan(const RnnOptions& options, const std::vector<RnnWeights>& weights)
