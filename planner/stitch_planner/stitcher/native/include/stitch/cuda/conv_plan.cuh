@@ -267,7 +267,9 @@ class ConvRunner {
     }
     // The heuristics leave out what they know nothing of, and name one format of an algorithm only: on layers
     // of 64 and 128 channels FMA, where the same algorithm on tensor cores takes a quarter of the time.
-    for (int algorithm : {dnn::kPrecomputedGemm, dnn::kBackwardData1, dnn::kImplicitGemm}) {
+    // Of transposed convolutions the first number is the algorithm that adds up, too.
+    static_assert(int{dnn::kPrecomputedGemm} == int{dnn::kBackwardData1});
+    for (int algorithm : {dnn::kPrecomputedGemm, dnn::kImplicitGemm}) {
       for (int format : {int{dnn::kTensorOpMath}, math()}) {
         if (!is_sum(algorithm) || (format == dnn::kTensorOpMath && !options_.allow_tf32)) continue;
         if (algorithm == dnn::kImplicitGemm && !ways.empty()) continue;
