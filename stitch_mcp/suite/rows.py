@@ -209,7 +209,9 @@ def _text(value: object) -> str | None:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    return tuple(str(item) for item in cast("list[object]", value)) if isinstance(value, list) else ()
+    """Texts, or the messages of objects."""
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return tuple(str(_mapping(item).get("message", item)) for item in items)
 
 
 def _share(value: object) -> float | None:

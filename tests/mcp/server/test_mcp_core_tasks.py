@@ -96,7 +96,7 @@ def test_a_task_that_cannot_be_read_does_not_hide_the_others(workspace: Path) ->
 
 def test_the_result_of_a_tool_of_another_version_is_refused_in_plain_words(workspace: Path) -> None:
     with wired(workspace, VERSION) as wire:
-        known = {"job_id": "0" * 16, "tool": "profile_program", "status": "completed", "result": {}}
+        known = {"job_id": "0" * 16, "tool": "retired_tool", "status": "completed", "result": {}}
         odd = {**known, "job_id": "1" * 16, "tool": "make_plan", "result": {"steps": 7}}
         for state in (known, odd):
             folder = workspace / ".stitch" / "jobs" / str(state["job_id"])

@@ -88,7 +88,7 @@ def test_a_row_takes_its_figures_from_the_answer_and_survives_any_text() -> None
     answer = {
         "status": "accepted",
         "counts": False,
-        "reasons": ["it is partial"],
+        "reasons": [{"rule": "partial", "message": "it is partial"}],
         "check": {"flags": ["partial"], "work": {"own": 0.25, "library": 0.5, "pytorch": 0.25}},
         "bench": {
             "program_id": "p",
