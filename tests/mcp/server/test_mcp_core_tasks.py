@@ -104,7 +104,7 @@ def test_the_result_of_a_tool_of_another_version_is_refused_in_plain_words(works
             (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
         error = refused(wire, "tasks/result", {"taskId": "0" * 16})
         assert error["code"] == types.INVALID_PARAMS
-        assert "no tool 'profile_program'" in error["message"]
+        assert "no tool 'retired_tool'" in error["message"]
         assert len(ask(wire, "tasks/list", {})["tasks"]) == 2
         error = refused(wire, "tasks/result", {"taskId": "1" * 16})
         assert "another version" in error["message"]
