@@ -21,7 +21,12 @@ _REST = {"ignore_unknown_options": True}
 @click.command("suite", context_settings=_REST)
 @click.argument("kind", type=click.Choice(["kernelbench", "folder"]))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--path", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--path",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The checkout, or the folder.",
+)
 @click.option("--level", "levels", default="3", metavar="N,N", help="KernelBench's levels (default: 3).")
 @click.option("--only", default="", metavar="WORDS", help="Only tasks whose name holds one of these words.")
 @click.option(

@@ -16,6 +16,8 @@ from stitch_tools.profile.ncu_report import NcuKernel
 from stitch_tools.profile.occupancy import WARP
 from stitch_tools.profile.thresholds import THRESHOLDS
 
+_IDLE_PERCENT = 0.5
+"""Of the cycles: below it the tensor cores do nothing that counts."""
 _TENSOR_GAIN = 8.0
 """TF32 tensor cores over FP32 pipes of an H100, dense: the least that a lower format brings."""
 _STALLS: dict[str, tuple[str, str]] = {
@@ -88,7 +90,9 @@ def ask_tensor_cores(kernel: NcuKernel) -> KernelAnswer:
     if absent:
         return unknown("tensor_cores", absent)
     active = kernel.get(m.TENSOR_ACTIVE) or 0.0
-    if kernel.metrics[m.TENSOR_INSTRUCTIONS] > 0:
+    instructions = kernel.metrics[m.TENSOR_INSTRUCTIONS]
+    # An H100 counts an instruction or two of the pipe for each warp of any kernel.
+    if active > _IDLE_PERCENT or (instructions > 0 and kernel.get(m.TENSOR_ACTIVE) is None):
         evidence = (measured("tensor pipe active", active, "%"),)
         return no_problem(
             "tensor_cores", "used", f"Tensor cores are active in {active:.0f}% of the cycles.", evidence
@@ -98,7 +102,7 @@ def ask_tensor_cores(kernel: NcuKernel) -> KernelAnswer:
     evidence = (
         measured("multiply-adds of all instructions", 100.0 * fused, "%"),
         measured("FMA pipe active", kernel.get(m.FMA_ACTIVE) or 0.0, "%"),
-        measured("tensor instructions", 0.0),
+        measured("tensor instructions", instructions),
     )
     saves = fused * share(kernel, m.SM) * (1.0 - 1.0 / _TENSOR_GAIN)
     if (

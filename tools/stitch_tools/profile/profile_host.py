@@ -86,6 +86,8 @@ def run_host(
         SandboxError: the isolation could not be applied, or is too weak for `loopback`.
     """
     job = {**setup.job, "method": method, "tables": str(setup.folder / TABLES)}
+    # CUDA's driver looks into /proc when it starts, which a confined process of its own sees only so.
+    loopback = loopback or (setup.job["device"] == "cuda" and setup.session.sandbox_level == "full")
     execution = execute(
         setup.session,
         (*prefix, *setup.words()),
