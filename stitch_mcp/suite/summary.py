@@ -1,6 +1,5 @@
 """What the rows of a sweep amount to, as facts and as Markdown."""
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -68,8 +67,8 @@ def how_it_ended(row: SuiteRow) -> str:
 
 def geomean(values: Iterable[float]) -> float | None:
     """The geometric mean; None of nothing."""
-    logs = [math.log(value) for value in values]
-    return math.exp(statistics.fmean(logs)) if logs else None
+    known = list(values)
+    return statistics.geometric_mean(known) if known else None
 
 
 def markdown(rows: Sequence[SuiteRow], summary: SuiteSummary, protocol: SuiteProtocol, title: str) -> str:
