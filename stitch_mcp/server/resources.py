@@ -53,11 +53,15 @@ def _abi() -> str:
 def _contract() -> str:
     rows: dict[str, Any] = tool_schema(Contract)["properties"]
     defaults = Contract().model_dump(mode="json", exclude={"relaxed", "sources", "uses_rng"})
+    on_gpu = Contract.default_for("cuda").model_dump(mode="json")
     lines = ["# Fields of a contract", ""]
     for name, default in defaults.items():
         row = rows[name]
         kind = " | ".join(row["enum"]) if "enum" in row else row.get("type", "")
-        lines.append(f"- `{name}` ({kind}; default {json.dumps(default)}): {row.get('description', '')}")
+        shown = json.dumps(default)
+        if on_gpu[name] != default:
+            shown += f", on a GPU {json.dumps(on_gpu[name])}"
+        lines.append(f"- `{name}` ({kind}; default {shown}): {row.get('description', '')}")
     lines += [
         "",
         "`rtol` and `atol` may be set directly. What asks for less needs `allow_relaxed` and marks results.",

@@ -225,6 +225,21 @@ class TestLoosening:
         assert not contract.relaxed
         assert contract.sources == {key: "caller"}
 
+    @pytest.mark.parametrize("target", ["cuda", "cuda:sm_90"])
+    def test_on_a_gpu_convolutions_are_those_of_eager_pytorch(
+        self, tmp_path: Path, store: Store, target: str
+    ) -> None:
+        write(tmp_path, {"net.py": MODEL})
+        contract = load(tmp_path, "net.py", store, target=target).contract
+        assert (contract.conv_precision, contract.matmul_precision) == ("tf32", "fp32")
+        assert not contract.relaxed
+        assert not contract.sources
+        strict = load(tmp_path, "net.py", store, target=target, overrides={"conv_precision": "fp32"}).contract
+        assert (strict.conv_precision, strict.relaxed) == ("fp32", False)
+        assert strict.sources == {"conv_precision": "caller"}
+        with pytest.raises(UsageError):
+            load(tmp_path, "net.py", store, target=target, overrides={"conv_precision": "fp16"})
+
     @pytest.mark.parametrize(("key", "value"), STATEMENTS)
     def test_only_the_task_file_may_say_freely_what_is_computed(
         self, tmp_path: Path, store: Store, key: str, value: object

@@ -53,7 +53,7 @@ class Contract(Fact):
     matmul_precision: Precision = "fp32"
     """Least precise format allowed in matrix products."""
     conv_precision: Precision = "fp32"
-    """Least precise format allowed in convolutions."""
+    """Least precise format allowed in convolutions and cuDNN's recurrent layers; tf32 by default on a GPU."""
     mode: Literal["train", "eval"] = "train"
     """Mode of the module when it runs; see `named_mode`."""
     shape_policy: Literal["batch-probe", "fixed"] = "batch-probe"
@@ -78,6 +78,15 @@ class Contract(Fact):
     """Whether a caller openly loosened a field; marks every later result."""
     sources: dict[str, FieldSource] = Field(default_factory=dict[str, FieldSource])
     """Where each field's value came from; a field that is not named is a default."""
+
+    @classmethod
+    def default_for(cls, target: str) -> "Contract":
+        """The contract of a reference on `target` about which nobody said anything.
+
+        On a GPU, eager PyTorch lets convolutions use TF32 (`torch.backends.cudnn.allow_tf32`) and keeps
+        products in fp32 (`torch.backends.cuda.matmul.allow_tf32`); a reference means what it does there.
+        """
+        return cls(conv_precision="tf32") if target.startswith("cuda") else cls()
 
     @property
     def named_mode(self) -> str:

@@ -93,7 +93,7 @@ def load_task(
     _require_described(pointer)
     given = contract_values(overrides or {}, "overrides")
     said = pointer.task_file.contract if pointer.task_file else None
-    contract = build_contract(said or {}, given, allow_relaxed=allow_relaxed)
+    contract = build_contract(said or {}, given, allow_relaxed=allow_relaxed, target=target)
     source = read_python(pointer.file)
     described = pointer.task_file or TaskFile(path=pointer.file)
     makers = _find_makers(source, pointer, described, inputs)

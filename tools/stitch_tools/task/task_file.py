@@ -171,16 +171,20 @@ def contract_values(
 
 
 def build_contract(
-    task_values: Mapping[str, Value], caller_values: Mapping[str, Value], *, allow_relaxed: bool
+    task_values: Mapping[str, Value],
+    caller_values: Mapping[str, Value],
+    *,
+    allow_relaxed: bool,
+    target: str = "cpu",
 ) -> Contract:
-    """The contract: defaults, then the task's values, then the caller's, with the source of each.
+    """The contract: defaults of the target, then values of the task, then the caller's, with their sources.
 
     A value that asks for less than the one before it is refused, or with `allow_relaxed` taken and marked.
 
     Raises:
         UsageError: a loosening without `allow_relaxed`, or values that do not fit together.
     """
-    values = _defaults()
+    values = _defaults(target)
     sources: dict[str, FieldSource] = {}
     relaxed: list[str] = []
     layers: tuple[tuple[FieldSource, Mapping[str, Value]], ...] = (
@@ -205,8 +209,8 @@ def build_contract(
     return _contract(values, sources, bool(relaxed))
 
 
-def _defaults() -> dict[str, Value]:
-    default = Contract()
+def _defaults(target: str) -> dict[str, Value]:
+    default = Contract.default_for(target)
     values: dict[str, Value] = {"rtol": default.tolerance.rtol, "atol": default.tolerance.atol}
     for row in CONTRACT_KEYS:
         if row.name not in values:
@@ -302,10 +306,13 @@ def task_file_text(reference: str, *, name: str, entry: str, inputs: str, init_i
         lines.append(f"init_inputs = {json.dumps(init_inputs)}")
     lines += [f"# {key} = []  # {TASK_KEYS[key]}" for key in ("files", "search_path")]
     lines += ["", "[contract]"]
-    for key, value in _defaults().items():
+    on_gpu = _defaults("cuda")
+    for key, value in _defaults("cpu").items():
         row = next(row for row in CONTRACT_KEYS if row.name == key)
         shown = json.dumps(value) if value is not None else "0.0"  # a tuple becomes a list
         choices = f" ({', '.join(row.choices)})" if row.choices else ""
         note = "" if value is not None else ": no bound unless set"
+        if on_gpu[key] != value:
+            note += f"; default on a GPU: {json.dumps(on_gpu[key])}"
         lines.append(f"# {key} = {shown}  # {row.meaning}{choices}{note}")
     return "\n".join(lines) + "\n"

@@ -88,6 +88,35 @@ def test_the_contract_is_a_ceiling_however_bad_the_reference_is() -> None:
     assert honest_of(expected(truth(4, 4)), RULE).undecided is None
 
 
+def test_where_convolutions_may_use_tf32_the_reference_s_own_error_bounds_those_behind_them() -> None:
+    tf32 = EqualityRule(rtol=1e-3, atol=1e-5, conv_precision="tf32")
+    row = expected(truth(64, 48), own_error=1e-3, rounding=Rounding(eps=2.0**-23, length=576, conv=1))
+    noise = torch.randn(64, 48, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    another = (row.oracle + 1e-3 * noise).float()
+    assert compare(another, row, tf32).problem is None
+    assert honest_of(row, tf32).undecided is None
+    assert compare(another, row).problem is not None
+    # bf16 rounds eight times as much as TF32.
+    assert compare((row.oracle + 8e-3 * noise).float(), row, tf32).problem is not None
+    # Without a convolution on the way, the contract's ceiling stands.
+    assert compare(another, expected(truth(64, 48), own_error=1e-3), tf32).problem is not None
+
+
+def test_a_reference_that_is_only_noise_under_tf32_accepts_no_zeros() -> None:
+    tf32 = EqualityRule(rtol=1e-3, atol=1e-5, conv_precision="tf32")
+    row = expected(truth(64, 48), own_error=1.0, rounding=Rounding(eps=2.0**-23, length=576, conv=20))
+    assert compare(torch.zeros(64, 48), row, tf32).problem is not None
+
+
+def test_operands_in_tf32_count_once_for_each_convolution_and_not_for_each_term() -> None:
+    one = Rounding(eps=2.0**-23, length=4608, conv=1)
+    many = one.after(length=1, matmul=False, conv=True, function=False)
+    assert one.floor("fp32", "tf32") == 16 * 2.0**-10
+    assert many.floor("fp32", "tf32") == pytest.approx(16 * 2.0**-10 * 2**0.5)
+    assert one.floor("fp32", "fp32") == 16 * 2.0**-23 * 4608**0.5
+    assert Rounding(eps=2.0**-7, conv=1).conv_eps("tf32") == 0.0
+
+
 def test_a_value_far_above_the_rms_may_be_off_by_rounding_of_itself() -> None:
     values = truth(64, 512) * 1e-3
     values[5, 7] = 1.0

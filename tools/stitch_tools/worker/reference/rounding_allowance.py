@@ -20,7 +20,7 @@ from stitch_tools.worker.reference.error_distance import (
     rms_of,
     size_of,
 )
-from stitch_tools.worker.reference.rounding_depth import Rounding, dtype_eps
+from stitch_tools.worker.reference.rounding_depth import FLOOR_FACTOR, Rounding, dtype_eps
 from stitch_tools.worker.trees import computable
 
 OWN_ERROR_FACTOR = 4.0
@@ -179,10 +179,12 @@ def ceiling(
     """The contract's ceiling for each element, never below the rounding that honest programs cannot avoid.
 
     That is the rounding to the output's own type, and, as far as the reference's own error shows it, to the
-    least precise type that the forward computes in.
+    least precise type that the forward computes in, or to the format that its convolutions may use.
     """
     largest = peak_of(only(expected.oracle, expected.oracle.isfinite()))
     contract = (scale * (rule.rtol if rms else 0.0)).add_(rule.atol)
     contract.clamp_min_(dtype_eps(expected.reference.dtype) * largest)
     shown = OWN_ERROR_FACTOR * own.largest * scale
-    return contract.maximum(shown.clamp_max_(OWN_ERROR_FACTOR * rule.narrowest * largest))
+    # Tensor cores cut operands off, which is a bias: many layers make more of it than of roundings.
+    operands = FLOOR_FACTOR * expected.rounding.conv_eps(rule.conv_precision)
+    return contract.maximum(shown.clamp_max_(max(OWN_ERROR_FACTOR * rule.narrowest, operands) * largest))

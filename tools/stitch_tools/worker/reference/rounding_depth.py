@@ -59,7 +59,8 @@ class Rounding:
     eps: float = 0.0
     length: int = 1
     matmul: bool = False
-    conv: bool = False
+    conv: int = 0
+    """How many convolutions, or recurrent layers of cuDNN, lie one behind another on the way."""
     function: bool = False
     """Whether a function is on the way that a fast-math library or another formula approximates."""
 
@@ -80,7 +81,7 @@ class Rounding:
             eps=max((path.eps for path in paths), default=0.0),
             length=max((path.length for path in paths), default=1),
             matmul=any(path.matmul for path in paths),
-            conv=any(path.conv for path in paths),
+            conv=max((path.conv for path in paths), default=0),
             function=any(path.function for path in paths),
         )
 
@@ -90,7 +91,7 @@ class Rounding:
             self,
             length=max(self.length, length),
             matmul=self.matmul or matmul,
-            conv=self.conv or conv,
+            conv=self.conv + conv,
             function=self.function or function,
         )
 
@@ -99,14 +100,24 @@ class Rounding:
         return replace(self, eps=max(self.eps, dtype_eps(dtype)))
 
     def floor(self, matmul_precision: str, conv_precision: str) -> float:
-        """Relative error of any honest program: 16 * eps * sqrt(longest sum), 2e-5 for functions in fp32."""
+        """Relative error of any honest program: 16 * eps * sqrt(longest sum), 2e-5 for functions in fp32.
+
+        Operands of convolutions that are rounded to a coarser format count once for each convolution, with
+        no regard to lengths: relative to the sum of many rounded terms the error is that of one.
+        """
         eps = self.eps
         if self.matmul:
             eps = max(eps, allowed_eps(self.eps, matmul_precision))
-        if self.conv:
-            eps = max(eps, allowed_eps(self.eps, conv_precision))
-        floor = FLOOR_FACTOR * eps * math.sqrt(self.length)
+        floor = FLOOR_FACTOR * max(eps * math.sqrt(self.length), self.conv_eps(conv_precision))
         return max(floor, FAST_MATH) if self.function and eps >= _FORMAT_EPS["fp32"] else floor
+
+    def conv_eps(self, conv_precision: str) -> float:
+        """Rounding of the operands of all convolutions on the way, as independent errors add up.
+
+        0 where they are rounded to no coarser format than the way has anyway.
+        """
+        eps = allowed_eps(self.eps, conv_precision) if self.conv else self.eps
+        return eps * math.sqrt(self.conv) if eps > self.eps else 0.0
 
 
 def is_function(name: str) -> bool:
