@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
 from stitch_tools.worker.random_streams import generator_state, restore_generators
 from stitch_tools.worker.reference.altered_inputs import smallest_alteration
@@ -25,7 +26,9 @@ def generators() -> Iterator[None]:
     restore_generators(state)
 
 
-def server(folder: Path, forward: str, inputs: str = "torch.randn(16, 256)") -> ServerState:
+def server(
+    folder: Path, forward: str, inputs: str = "torch.randn(16, 256)", *, conv_precision: str = "fp32"
+) -> ServerState:
     source = (
         "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
         f"class Model(nn.Module):\n    def forward(self, x):\n        return {forward}\n"
@@ -33,7 +36,7 @@ def server(folder: Path, forward: str, inputs: str = "torch.randn(16, 256)") -> 
     )
     (folder / "conditioned.py").write_text(source, encoding="utf-8")
     state = ServerState()
-    state.load(ReferenceSource(str(folder), "conditioned.py"), ServerSettings())
+    state.load(ReferenceSource(str(folder), "conditioned.py"), ServerSettings(conv_precision=conv_precision))
     state.set_weights(3)
     return state
 
@@ -308,6 +311,41 @@ def test_what_is_right_stays_right_beside_towers(tmp_path: Path, case: str) -> N
         assert (state.unusable(), state.undecided()) == (None, None)
         found = state.compare([program(x)])[0]
         assert (found.problem, found.undecided) == (None, None), (seed, found)
+
+
+def layers(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Convolutions with batch norms, their operands cut off to so many bits, as tensor cores do."""
+    weight = (torch.arange(2304.0) * 577 % 4093 - 2046).div(2048).view(16, 16, 3, 3)
+    for _ in range(LAYERS):
+        x = functional.conv2d(cut(x, bits), cut(weight, bits), padding=1)
+        x = functional.batch_norm(x, None, None, training=True)
+    return x
+
+
+def cut(values: torch.Tensor, bits: int) -> torch.Tensor:
+    return (values.view(torch.int32) & (-1 << (23 - bits))).view(torch.float32)
+
+
+LAYERS = 2
+
+
+def test_behind_convolutions_in_tf32_other_roundings_count_as_the_reference_s_own_error(
+    tmp_path: Path,
+) -> None:
+    weight = "(torch.arange(2304.) * 577 % 4093 - 2046).div(2048).view(16, 16, 3, 3).to(x.dtype)"
+    forward = "x"
+    for _ in range(LAYERS):
+        forward = f"F.batch_norm(F.conv2d({forward}, w, padding=1), None, None, training=True)"
+    lines = f"(lambda w: {forward})({weight})"
+    for allowed, accepted in (("tf32", True), ("fp32", False)):
+        state = server(tmp_path, lines, "torch.randn(4, 16, 12, 12)", conv_precision=allowed)
+        draw = expect(state, "own-1")
+        x = flatten_inputs(draw.arguments).tensors[0]
+        assert state.compare([layers(x, 23)])[0].problem is None
+        found = state.compare([layers(x, 10)])[0]
+        assert (found.max_error or 0.0) > 1e-3, "or the contract's ceiling would do"
+        assert (found.problem is None) == accepted, found
+        assert state.compare([layers(x, 7)])[0].problem is not None
 
 
 def test_where_memory_ends_before_all_roundings_are_seen_nothing_is_wrong(tmp_path: Path) -> None:

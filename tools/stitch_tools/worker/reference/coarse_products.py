@@ -12,7 +12,7 @@ from stitch_tools.worker.reference.rounding_depth import coarser_formats
 
 # Beside the rms error of one sample: operands that are cut off are 2.5 times as far off as rounded ones, and
 # those of the next format 8 times.
-_LEAST, _MOST = 1 / 6, 4.0
+_LEAST, _MOST = 1 / 3, 8.0
 _WIDER = (1e-2, 3e-2, 1e-1)
 # The next check draws other values, whose largest error is up to 1.3 times as large: half of it has to do.
 _MARGIN = 2.0

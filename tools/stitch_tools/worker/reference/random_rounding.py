@@ -37,6 +37,8 @@ SAMPLES = 4
 _SEED = 0x0DDE
 # Rounding to nearest is off by at most this share of an eps.
 _HALF = 0.5
+# Noise of a whole format's rounding on both operands gives twice the error of operands that are cut off.
+_COARSE = 0.5
 _PRODUCTS = ("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "convolution")
 # Operations that add their first operand's elements, or products of them.
 _SUMS = ("sum", "mean", "cumsum", *_PRODUCTS)
@@ -124,7 +126,7 @@ class _Rounded(Fp64Mode):
             return terms
         own = dtype_eps(self.notes.own_dtype(terms))
         coarse = allowed_eps(own, precision)
-        share = max(own * times, coarse if coarse > own else 0.0)
+        share = max(own * times, _COARSE * coarse if coarse > own else 0.0)
         return terms.double().mul(self._noise(terms, share)) if share else terms
 
     def _shift(self, name: str, args: OpArguments, out: OpArguments) -> None:
