@@ -143,8 +143,8 @@ def _judge(
         rms=rms,
         floor=floor,
         problem=problem,
-        # Other roundings raise no bound above the ceiling, but that of convolutions in a coarser format, which
-        # is made of the own error; where all cancels they may say whose fault it is.
+        # Other roundings raise no bound above the ceiling, but that behind convolutions in a coarser format,
+        # which is made of the own error; where all cancels they may say whose fault it is.
         is_open=problem is not None
         and (
             rule.made_up
