@@ -90,9 +90,7 @@ class StitchModule(torch.nn.Module):
         self._fixed_shapes = fixed_shapes
         self._device = torch.device(device)
         self._hold(parameters)
-        # Not by `train`, which leaves the mode as it is.
-        for below in self.modules():
-            below.training = training
+        self._begin_in_mode(training)
         self._mode_matters = mode_matters
         self._handed: list[tuple[int, int]] = []
         self.register_load_state_dict_post_hook(_refresh_loaded)
@@ -109,6 +107,11 @@ class StitchModule(torch.nn.Module):
             # Not by `register_buffer`: a reference may use names that are attributes here.
             module._buffers[own] = tensor
         self._made_for = {name: _form(tensor) for name, tensor in self._weights().items()}
+
+    def _begin_in_mode(self, training: bool) -> None:
+        # Not by `train`, which leaves the mode as it is.
+        for below in self.modules():
+            below.training = training
 
     def refresh(self) -> None:
         """Give the program the present weights.
