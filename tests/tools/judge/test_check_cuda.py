@@ -15,7 +15,7 @@ from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
-from tests.tools.check_support import PROGRAMS, build, linear_relu_task
+from tests.tools.check_support import PROGRAMS, build, checked, linear_relu_task, make_task, model_new
 
 pytestmark = [
     pytest.mark.gpu,
@@ -118,3 +118,17 @@ def test_a_model_new_runs_on_the_gpu(setup: CudaCheckSetup) -> None:
     check = setup.check({"program.py": source}, "program.py")
     assert check.status == "accepted", check.message
     assert check.flags == ("partial",)
+
+
+def test_outputs_that_end_shortly_before_a_page_does_are_mapped(setup: CudaCheckSetup) -> None:
+    # Behind 4,096,000 bytes a guard lies on the next page of 2 MiB, and memory is mapped whole or not at all.
+    source = (
+        "import torch\n\n\nclass {name}(torch.nn.Module):\n    def forward(self, x):\n        return 2 * x\n"
+        "\n\ndef get_inputs():\n    return [torch.rand(1024, 1000)]\n"
+        "\n\ndef get_init_inputs():\n    return []\n"
+    )
+    task = make_task(setup.store, source.format(name="Model"), target=TARGET)
+    program = model_new(setup.store, source.format(name="ModelNew"))
+    program = program.model_copy(update={"target": TARGET})
+    check = checked(setup.session, setup.store, task, program)
+    assert check.status == "accepted", check.message

@@ -167,12 +167,12 @@ class CandidateState:
             if self.outputs.pack is not None:
                 self.outputs.pack.copy_in()
             return self.outputs
-        wanted = [entry for entry in layout if entry["name"] != GUARD]
-        buffers = [entry for entry in wanted if entry["name"].startswith(BUFFER)]
-        rows = [entry for entry in wanted if not entry["name"].startswith(BUFFER)]
+        # With the guards: memory of a GPU is mapped whole or not at all.
+        mapped = map_pack(fd, layout, writable=True, private=False)
+        wanted = [pair for pair in zip(layout, mapped, strict=True) if pair[0]["name"] != GUARD]
+        rows, targets = _unzip([pair for pair in wanted if not pair[0]["name"].startswith(BUFFER)])
+        buffers, state_targets = _unzip([pair for pair in wanted if pair[0]["name"].startswith(BUFFER)])
         self.buffer_names = tuple(entry["name"].removeprefix(BUFFER) for entry in buffers)
-        mapped = map_pack(fd, [*rows, *buffers], writable=True, private=False)
-        targets, state_targets = mapped[: len(rows)], mapped[len(rows) :]
         self.outputs = Outputs(targets, state_targets, targets, state_targets)
         # A ModelNew makes outputs of its own; into memory of the GPU a program can write.
         reached = not self.device.startswith("cuda") or memory.is_on_device(fd)
@@ -256,6 +256,10 @@ class CandidateState:
     def _synchronize(self) -> None:
         if self.device.startswith("cuda"):
             wait_for_device()
+
+
+def _unzip(pairs: list[tuple[PackEntry, torch.Tensor]]) -> tuple[list[PackEntry], list[torch.Tensor]]:
+    return [entry for entry, _ in pairs], [tensor for _, tensor in pairs]
 
 
 def _match(announced: tuple[tuple[tuple[int, ...], torch.dtype], ...], expected: list[torch.Tensor]) -> None:
