@@ -87,12 +87,9 @@ def export_program(root: Path, run_id: str, output: str | Path) -> ExportedProgr
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there already", hint="remove it, or name another folder with --out")
-    is_file = Path(run_id).suffix == ".zip"
-    view = verify_certificate(run_id) if is_file else export_certificate(root, run_id, None)
-    archive = read_certificate(Path(view.path))
-    contents = read_contents(archive, Path(view.path))
+    view, archive, contents = certified(root, run_id)
     _require_exportable(archive, contents)
-    spec = _spec(archive, contents)
+    spec = guard_spec(archive, contents)
     entries = _files(archive, contents, spec, view, folder.name)
     with storing(folder, "--output"):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -116,6 +113,19 @@ def export_program(root: Path, run_id: str, output: str | Path) -> ExportedProgr
     )
 
 
+def certified(root: Path, run_id: str) -> tuple[CertificateView, Archive, Contents]:
+    """The certificate of a run, or that of a file, with what it holds.
+
+    Raises:
+        UsageError: no such run or certificate.
+        CertificateError: it is damaged.
+    """
+    is_file = Path(run_id).suffix == ".zip"
+    view = verify_certificate(run_id) if is_file else export_certificate(root, run_id, None)
+    archive = read_certificate(Path(view.path))
+    return view, archive, read_contents(archive, Path(view.path))
+
+
 def _require_exportable(archive: Archive, contents: Contents) -> None:
     program = contents.program
     main = archive.entries[f"program/{program.main}"].decode("utf-8", "replace")
@@ -123,6 +133,15 @@ def _require_exportable(archive: Archive, contents: Contents) -> None:
         raise UsageError(
             f"{program.main} has no class ModelNew", hint="load it with stitch_mcp.load_program instead"
         )
+    refuse_random(contents)
+
+
+def refuse_random(contents: Contents) -> None:
+    """Nothing, unless the reference draws random numbers.
+
+    Raises:
+        UsageError: it does.
+    """
     if contents.facts.uses_rng:
         raise UsageError(
             "the reference draws random numbers, which an exported program cannot repeat",
@@ -130,7 +149,7 @@ def _require_exportable(archive: Archive, contents: Contents) -> None:
         )
 
 
-def _spec(archive: Archive, contents: Contents) -> dict[str, object]:
+def guard_spec(archive: Archive, contents: Contents) -> dict[str, object]:
     """What guard and build need, as export.json."""
     task, program, facts = contents.task, contents.program, contents.facts
     check = archive.certificate.check
@@ -173,13 +192,9 @@ def _files(
     named = {f"program/{name}": data for name, data in archive.folder("program").items()}
     named |= {f"reference/{name}": data for name, data in archive.folder("task").items()}
     if contents.program.format == "native":
-        include = native_include()
-        named |= {
-            f"include/{path.relative_to(include).as_posix()}": path.read_bytes()
-            for path in include.rglob("*.h*")
-        }
+        named |= header_files()
         named["build.py"] = _BUILD.format(package=package).encode()
-    named |= {f"_stitch/{name}": text.encode() for name, text in _runtime().items()}
+    named |= {f"_stitch/{name}": text.encode() for name, text in runtime_files().items()}
     named["certificate.zip"] = Path(view.path).read_bytes()
     named["export.json"] = json.dumps(spec, indent=1).encode() + b"\n"
     named["__init__.py"] = _INIT.format(name=contents.task.name.replace('"', "")).encode()
@@ -187,7 +202,15 @@ def _files(
     return named
 
 
-def _runtime() -> dict[str, str]:
+def header_files() -> dict[str, bytes]:
+    """The headers that native programs include beside their own, by path below the package."""
+    include = native_include()
+    return {
+        f"include/{path.relative_to(include).as_posix()}": path.read_bytes() for path in include.rglob("*.h*")
+    }
+
+
+def runtime_files() -> dict[str, str]:
     """Our modules that the package needs, with relative imports, by path below `_stitch`."""
     package = files("stitch_tools")
     texts: dict[str, str] = {}

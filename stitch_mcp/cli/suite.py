@@ -1,6 +1,9 @@
-"""`stitch-mcp suite`."""
+"""`stitch-mcp suite kernelbench`, `folder` and `compare`."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
@@ -9,61 +12,163 @@ from stitch_mcp.cli.interrupt import stop_on_interrupt
 from stitch_mcp.cli.options import json_option
 from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.cli.streams import tell
-from stitch_mcp.suite.rows import RowFile, SuiteProtocol, SuiteRow
-from stitch_mcp.suite.summary import how_it_ended, markdown, summarise, summary_lines
+from stitch_mcp.report.page_template import sections_html, sections_markdown
+from stitch_mcp.suite.compare import compare_sections, moved_tasks
+from stitch_mcp.suite.gpus import gpu_pins
+from stitch_mcp.suite.rows import RowFile, SuiteProtocol, SuiteRow, read_sweep
+from stitch_mcp.suite.summary import (
+    how_it_ended,
+    sections,
+    summarise,
+    summarise_telling,
+    summary_lines,
+)
 from stitch_mcp.suite.sweep import Sweep
-from stitch_mcp.suite.tasks import chosen, folder_tasks, kernelbench_tasks
+from stitch_mcp.suite.tasks import SuiteTask, chosen, folder_tasks, in_mode, kernelbench_tasks
 from stitch_mcp.views.table import ReportSection, one_line
 
+F = TypeVar("F", bound=Callable[..., Any])
 _REST = {"ignore_unknown_options": True}
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-@click.command("suite", context_settings=_REST)
-@click.argument("kind", type=click.Choice(["kernelbench", "folder"]))
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--path",
-    required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The checkout, or the folder.",
-)
-@click.option("--level", "levels", default="3", metavar="N,N", help="KernelBench's levels (default: 3).")
-@click.option("--only", default="", metavar="WORDS", help="Only tasks whose name holds one of these words.")
-@click.option(
-    "--mode", type=click.Choice(["train", "eval"]), help="Mode of all modules (default: as shipped)."
-)
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the sweep.")
-@click.option("--jobs", default=1, metavar="N", help="Runs side by side (default: 1).")
-@click.option("--task-limit-s", default=900.0, metavar="SECONDS", help="Longest run (default: 900).")
-@click.option("--begin-until-s", type=float, metavar="SECONDS", help="Begin no task later than this.")
-@json_option
-def command(
-    kind: str,
-    arguments: tuple[str, ...],
-    path: Path,
-    levels: str,
-    only: str,
-    mode: str | None,
-    out: Path,
-    jobs: int,
-    task_limit_s: float,
-    begin_until_s: float | None,
-    as_json: bool,
-) -> int:
-    """Solve every reference of KernelBench's levels, or of a folder, as one sweep.
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """What both kinds of sweep take."""
+
+    path: Path
+    only: str
+    every: int
+    mode: str | None
+    out: Path
+    jobs: int | None
+    gpus: str | None
+    compile_every: int
+    task_limit_s: float
+    begin_until_s: float | None
+    as_json: bool
+
+
+def _sweep_options(command: F) -> F:
+    """The command with the options of a sweep."""
+    for option in reversed(
+        (
+            click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+            click.option("--path", required=True, type=_FOLDER, help="The checkout, or the folder."),
+            click.option(
+                "--only", default="", metavar="WORDS", help="Only tasks whose name holds one of these words."
+            ),
+            click.option(
+                "--every",
+                default=1,
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="Only tasks 1, 1+N, 1+2N, ... by number (default: all).",
+            ),
+            click.option(
+                "--mode",
+                type=click.Choice(["train", "eval"]),
+                help="Mode of all modules (default: as shipped).",
+            ),
+            click.option(
+                "--out", required=True, type=click.Path(path_type=Path), help="Folder of the sweep."
+            ),
+            click.option(
+                "--jobs",
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="Runs side by side (default: one for each GPU).",
+            ),
+            click.option(
+                "--gpus", metavar="N,N|all", help="GPUs to share the runs among (default: the first one)."
+            ),
+            click.option(
+                "--compile-every",
+                default=1,
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="Time torch.compile on tasks 1, 1+N, ... alone (default: on all).",
+            ),
+            click.option(
+                "--task-limit-s", default=900.0, metavar="SECONDS", help="Longest run (default: 900)."
+            ),
+            click.option(
+                "--begin-until-s", type=float, metavar="SECONDS", help="Begin no task later than this."
+            ),
+            json_option,
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.group("suite")
+def command() -> None:
+    """Solve KernelBench levels or a folder as one sweep, or compare two sweeps.
 
     Further options, such as --target cuda --quick, go to each task's `stitch-mcp solve`. The sweep's folder
-    keeps a row a task (rows.jsonl), the runs, and a summary (summary.md); the same command goes on where one
-    was interrupted. Programs are timed one at a time on a device, whatever --jobs says.
+    keeps a row a task (rows.jsonl), the runs, and summaries (summary.md, summary.html); the same command goes
+    on where one was interrupted. A timing has its GPU to itself, whatever --jobs says.
     """
-    output = CommandOutput("suite", as_json=as_json)
+
+
+@command.command("kernelbench", context_settings=_REST)
+@click.option("--level", "levels", default="3", metavar="N,N", help="KernelBench's levels (default: 3).")
+@_sweep_options
+def kernelbench(levels: str, arguments: tuple[str, ...], **given: Any) -> int:
+    """Solve every problem of KernelBench's levels, as one sweep."""
+    options = SweepOptions(**given)
     numbers = [int(word) for word in levels.split(",") if word.strip().isdigit()]
-    tasks = chosen(kernelbench_tasks(path, numbers) if kind == "kernelbench" else folder_tasks(path), only)
-    options = (*arguments, *(("--set", f"mode={mode}") if mode else ()))
-    protocol = SuiteProtocol(arguments=options, revision=f"stitch-mcp {__version__}", task_count=len(tasks))
-    file = RowFile(out, protocol)
+    return _run_sweep(
+        f"KernelBench level {levels}", kernelbench_tasks(options.path, numbers), arguments, options
+    )
+
+
+@command.command("folder", context_settings=_REST)
+@_sweep_options
+def folder(arguments: tuple[str, ...], **given: Any) -> int:
+    """Solve every reference of a folder, as one sweep."""
+    options = SweepOptions(**given)
+    return _run_sweep(
+        f"The references of {options.path.name}", folder_tasks(options.path), arguments, options
+    )
+
+
+@command.command("compare")
+@click.argument("first", metavar="DIR_A", type=_FOLDER)
+@click.argument("second", metavar="DIR_B", type=_FOLDER)
+@click.option("--out", type=click.Path(path_type=Path), help="Also write the tables to this Markdown file.")
+@json_option
+def compare(first: Path, second: Path, out: Path | None, as_json: bool) -> int:
+    """Show which tasks moved from one sweep to another: how they ended, and their speedups."""
+    sweeps = [read_sweep(first), read_sweep(second)]
+    tables = compare_sections(sweeps[0], sweeps[1])
+    if out is not None:
+        out.write_text(
+            sections_markdown(f"{first.name} and {second.name}", tables), encoding="utf-8", newline="\n"
+        )
+    fields = {"moved": moved_tasks(sweeps[0][1], sweeps[1][1])}
+    return CommandOutput("suite compare", as_json=as_json).finish(fields, tables)
+
+
+def _run_sweep(
+    title: str, tasks: Sequence[SuiteTask], arguments: tuple[str, ...], options: SweepOptions
+) -> int:
+    """Solve what is left of the tasks, and write the summaries."""
+    output = CommandOutput("suite", as_json=options.as_json)
+    tasks = chosen(tasks, options.only, options.every)
+    protocol = SuiteProtocol(
+        arguments=arguments,
+        revision=f"stitch-mcp {__version__}",
+        task_count=len(tasks),
+        mode=options.mode,
+        compile_every=options.compile_every,
+    )
+    file = RowFile(options.out, protocol)
     known = file.read()
     left = [task for task in tasks if task.name not in known]
+    if options.mode:
+        left = in_mode(left, options.mode, options.out / "tasks")
     output.progress(f"{len(left)} of {len(tasks)} tasks are left")
 
     def say(row: SuiteRow) -> None:
@@ -72,14 +177,47 @@ def command(
         tell(one_line(output.stamped(f"{row.task}: {word}{gain} ({row.wall_s:.0f} s) {row.message}"), 150))
 
     with stop_on_interrupt() as stop:
-        sweep = Sweep(file, out / "workspace", options, jobs=max(1, jobs), task_limit_s=task_limit_s)
-        sweep.run(left, begin_until_s=begin_until_s, stop=stop, emit=say)
+        _sweep(file, arguments, options).run(left, begin_until_s=options.begin_until_s, stop=stop, emit=say)
+    return _finish(title, tasks, file, protocol, options, output, interrupted=stop.is_set())
+
+
+def _sweep(file: RowFile, arguments: tuple[str, ...], options: SweepOptions) -> Sweep:
+    from stitch_tools.machine.devices import find_gpus
+
+    pins = gpu_pins(options.gpus, find_gpus()) if options.gpus else ()
+    return Sweep(
+        file,
+        options.out / "workspace",
+        arguments,
+        jobs=options.jobs or max(1, len(pins)),
+        task_limit_s=options.task_limit_s,
+        gpus=pins,
+        compile_every=options.compile_every,
+    )
+
+
+def _finish(
+    title: str,
+    tasks: Sequence[SuiteTask],
+    file: RowFile,
+    protocol: SuiteProtocol,
+    options: SweepOptions,
+    output: CommandOutput,
+    *,
+    interrupted: bool,
+) -> int:
+    """Write the summaries and print the figures."""
     rows = file.read()
     ordered = [rows[task.name] for task in tasks if task.name in rows]
+    tables = sections(ordered, len(tasks), protocol)
+    for name, text in (
+        ("summary.md", sections_markdown(title, tables)),
+        ("summary.html", sections_html(title, tables)),
+    ):
+        (options.out / name).write_text(text, encoding="utf-8", newline="\n")
     summary = summarise(ordered, len(tasks))
-    title = f"KernelBench level {levels}" if kind == "kernelbench" else f"The references of {path.name}"
-    (out / "summary.md").write_text(markdown(ordered, summary, protocol, title), encoding="utf-8")
-    fields = {**dict(summary), "rows": ordered, "folder": str(out)}
-    notes = (*summary_lines(summary), f"written: {out / 'summary.md'}")
+    telling = summarise_telling(ordered, len(tasks))
+    fields = {**dict(summary), "telling": telling, "rows": ordered, "folder": str(options.out)}
+    notes = (*summary_lines(summary), f"written: {options.out / 'summary.md'}, and summary.html beside it")
     unfinished = summary.known < summary.tasks
-    return output.finish(fields, [ReportSection(notes=notes)], 130 if unfinished and stop.is_set() else 0)
+    return output.finish(fields, [ReportSection(notes=notes)], 130 if unfinished and interrupted else 0)

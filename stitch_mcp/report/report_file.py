@@ -6,6 +6,7 @@ from typing import Unpack
 from stitch_mcp.config import Settings, configure
 from stitch_mcp.report.limits import LARGEST_BYTES, narrowing
 from stitch_mcp.report.page import make_page
+from stitch_mcp.report.page_template import page_template
 from stitch_mcp.report.run_facts import RunFacts, read_run
 from stitch_mcp.views.table import printable
 from stitch_tools.models.base import Fact
@@ -52,16 +53,7 @@ def write_report(
 
 def render_report(facts: RunFacts) -> str:
     """The report as HTML, narrowed until it has at most `LARGEST_BYTES`."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("stitch_mcp.report", package_path=""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    template = environment.get_template(_TEMPLATE)
+    template = page_template(_TEMPLATE)
     html = ""
     for limits in narrowing():
         # Control characters have no meaning in HTML, and those for the direction of text can hide code.

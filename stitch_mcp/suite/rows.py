@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from stitch_tools.errors import StoreError, UsageError
 from stitch_tools.models.base import Fact
+from stitch_tools.models.task import Contract
 from stitch_tools.models.verdict import Bench
 
 _AGAIN = (1, 2, 5, 6, 130, -9, -15)
@@ -47,6 +48,12 @@ class SuiteRow(Fact):
     library_share: float | None = None
     pytorch_share: float | None = None
     device: str = ""
+    gpu: str = ""
+    """UUID of the GPU that the run was pinned to; "" where CUDA chose."""
+    contract: str = ""
+    """Formats and mode of the run's contract, in words; "" where no run was opened."""
+    insensitive: bool = False
+    """Whether the task's own outputs do not depend noticeably on its inputs, or on its weights."""
     run_id: str | None = None
     message: str = ""
     wall_s: float = 0.0
@@ -60,10 +67,31 @@ class SuiteProtocol(Fact):
     revision: str
     """Version of this package."""
     task_count: int
+    mode: str | None = None
+    """Mode of all modules; None: as their files leave them."""
+    compile_every: int = 1
+    """torch.compile is timed on one of so many tasks, by number."""
 
 
-def row_of(task: str, answer: Mapping[str, object], exit_code: int, wall_s: float) -> SuiteRow:
-    """The row that the JSON object of a `stitch-mcp solve` amounts to."""
+def contract_words(contract: Contract) -> str:
+    """What a contract allows and computes: `matmul fp32, conv tf32, train`."""
+    words = [f"matmul {contract.matmul_precision}", f"conv {contract.conv_precision}", contract.mode]
+    return ", ".join([*words, *(["relaxed"] if contract.relaxed else [])])
+
+
+def row_of(
+    task: str,
+    answer: Mapping[str, object],
+    exit_code: int,
+    wall_s: float,
+    *,
+    contract: str = "",
+    gpu: str = "",
+) -> SuiteRow:
+    """The row that the JSON object of a `stitch-mcp solve` amounts to.
+
+    `contract` in words, and the GPU that the run was pinned to, are no part of that object.
+    """
     bench = _bench(answer)
     ratios = {} if bench is None else {r.baseline: r for r in bench.ratios if r.contestant == "program"}
     eager = ratios.get(EAGER)
@@ -92,6 +120,9 @@ def row_of(task: str, answer: Mapping[str, object], exit_code: int, wall_s: floa
         library_share=_share(work.get("library")),
         pytorch_share=_share(work.get("pytorch")),
         device=bench.device if bench else "",
+        gpu=gpu,
+        contract=contract,
+        insensitive=_is_insensitive(check.get("sensitivity")),
         run_id=_text(answer.get("run_id")),
         message=_text(error.get("message")) or _text(answer.get("message")) or "",
         wall_s=round(wall_s, 1),
@@ -154,6 +185,19 @@ class RowFile:
             raise StoreError(f"{self.path} cannot be written: {error.strerror}", hint="make room") from error
 
 
+def read_sweep(folder: Path) -> tuple[SuiteProtocol, list[SuiteRow]]:
+    """What all rows of a sweep have in common, and the rows.
+
+    Raises:
+        UsageError: the folder holds no sweep.
+    """
+    try:
+        protocol = SuiteProtocol.model_validate_json((folder / "suite.json").read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UsageError(f"{folder} holds no sweep", hint="name the --out folder of a `suite`") from error
+    return protocol, list(RowFile(folder, protocol).read().values())
+
+
 def make_folder(folder: Path) -> None:
     """Makes the folder where it is not there.
 
@@ -180,9 +224,11 @@ def parse_answer(text: str) -> Mapping[str, object]:
 
 def _refuse_other(found: SuiteProtocol, protocol: SuiteProtocol, folder: Path) -> None:
     # More or fewer tasks may be chosen later: each row stands for itself.
-    if (found.arguments, found.revision) != (protocol.arguments, protocol.revision):
+    if found.model_copy(update={"task_count": protocol.task_count}) != protocol:
+        options = " ".join(found.arguments)
         raise UsageError(
-            f"{folder} holds a sweep with other options ({' '.join(found.arguments)}, {found.revision})",
+            f"{folder} holds a sweep with other options ({options}, {found.revision}, mode {found.mode},"
+            f" torch.compile on one of {found.compile_every})",
             hint="name a new folder with --out: rows of one table are measured in one way",
         )
 
@@ -212,6 +258,11 @@ def _texts(value: object) -> tuple[str, ...]:
     """Texts, or the messages of objects."""
     items = cast("list[object]", value) if isinstance(value, list) else []
     return tuple(str(_mapping(item).get("message", item)) for item in items)
+
+
+def _is_insensitive(value: object) -> bool:
+    rows = cast("list[object]", value) if isinstance(value, list) else []
+    return any(_mapping(row).get("probe") == "own" and _mapping(row).get("reacts") is False for row in rows)
 
 
 def _share(value: object) -> float | None:

@@ -1,13 +1,51 @@
-"""What the rows of a sweep amount to, as facts and as Markdown."""
+"""What the rows of a sweep amount to: facts, and sections for people."""
 
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from stitch_mcp.suite.rows import SuiteProtocol, SuiteRow
+from stitch_mcp.views.table import ReportSection
 from stitch_tools.models.base import Fact
 
 FAST_AT = (1.0, 1.5, 2.0)
+_MESSAGE_CHARS = 160
+_EXIT_WORDS = {1: "internal error", 2: "usage", 3: "no program", 5: "environment", 124: "time limit"}
+FIGURE_COLUMNS = (
+    "tasks of",
+    "tasks",
+    "count",
+    "accepted",
+    "over eager: median",
+    "geometric mean",
+    "over torch.compile: median",
+    "geometric mean",
+    "over a CUDA graph: median",
+    "geometric mean",
+    *(f"fast_{p:g}" for p in FAST_AT),
+    "minutes",
+)
+ROW_COLUMNS = (
+    "task",
+    "ended",
+    "eager, us",
+    "program, us",
+    "over eager",
+    "over torch.compile",
+    "over a CUDA graph",
+    "own",
+    "library",
+    "PyTorch",
+)
+
+
+class Gains(Fact):
+    """Speedups over one baseline, of programs that count."""
+
+    timed: int
+    """How many of them have one."""
+    median: float | None
+    geomean: float | None
 
 
 class SuiteSummary(Fact):
@@ -18,122 +56,198 @@ class SuiteSummary(Fact):
     """Tasks that have a row."""
     accepted: int
     counted: int
-    speedup_geomean: float | None
-    """Over eager."""
-    speedup_median: float | None
-    compiled_geomean: float | None
+    eager: Gains
+    compiled: Gains
     """Over the fastest of torch.compile's modes that were timed."""
-    graphed_geomean: float | None
-    """Over eager in a CUDA graph."""
-    timed: int
-    """Programs that count and have a speedup over eager."""
+    graphed: Gains
+    """Over eager in a CUDA graph, inputs copied in."""
     fast: dict[str, float]
     """fast_p: the share of all tasks whose program counts and is more than p times as fast as eager."""
     slow: tuple[str, ...]
     """Tasks whose program counts and is below 0.95 times eager."""
-    failures: dict[str, int]
-    """How the tasks without an accepted program ended."""
+    failures: dict[str, tuple[str, ...]]
+    """The tasks without an accepted program, by how they ended."""
+    minutes: float
+    """Of all runs together; those side by side count each."""
 
 
 def summarise(rows: Sequence[SuiteRow], tasks: int) -> SuiteSummary:
     """The figures over `rows`, of a sweep over `tasks` tasks."""
     counted = [row for row in rows if row.counts]
-    gains = [row.speedup for row in counted if row.speedup is not None]
-    fast = {f"{p:g}": sum(gain > p for gain in gains) / max(tasks, 1) for p in FAST_AT}
-    accepted = [row for row in rows if row.status == "accepted"]
+    eager = [row.speedup for row in counted if row.speedup is not None]
+    failed = sorted((how_it_ended(row), row.task) for row in rows if row.status != "accepted")
     return SuiteSummary(
         tasks=tasks,
         known=len(rows),
-        accepted=len(accepted),
+        accepted=sum(row.status == "accepted" for row in rows),
         counted=len(counted),
-        speedup_geomean=geomean(gains),
-        speedup_median=statistics.median(gains) if gains else None,
-        compiled_geomean=geomean(_known(row.compiled_speedup for row in counted)),
-        graphed_geomean=geomean(_known(row.graphed_speedup for row in counted)),
-        timed=len(gains),
-        fast=fast,
+        eager=_gains(row.speedup for row in counted),
+        compiled=_gains(row.compiled_speedup for row in counted),
+        graphed=_gains(row.graphed_speedup for row in counted),
+        fast={f"{p:g}": sum(gain > p for gain in eager) / max(tasks, 1) for p in FAST_AT},
         slow=tuple(row.task for row in counted if row.speedup is not None and row.speedup < 0.95),
-        failures=dict(Counter(how_it_ended(row) for row in rows if row.status != "accepted")),
+        failures={
+            how: tuple(name for _, name in group) for how, group in groupby(failed, lambda pair: pair[0])
+        },
+        minutes=sum(row.wall_s for row in rows) / 60.0,
     )
+
+
+def tells(row: SuiteRow) -> bool:
+    """Whether the task tells right from wrong: outputs depend on inputs and weights, and all was proved."""
+    return not row.insensitive and "weak" not in row.flags
+
+
+def summarise_telling(rows: Sequence[SuiteRow], tasks: int) -> SuiteSummary:
+    """The figures without tasks that are insensitive, and programs that are accepted as `weak`."""
+    telling = [row for row in rows if tells(row)]
+    return summarise(telling, tasks - (len(rows) - len(telling)))
 
 
 def how_it_ended(row: SuiteRow) -> str:
     """One word or two for a row: its status, else what its exit code means."""
-    if row.status is not None:
-        return row.status
-    words = {1: "internal error", 2: "usage", 3: "no program", 5: "environment", 124: "time limit"}
-    return words.get(row.exit_code, f"exit {row.exit_code}")
+    return row.status or _EXIT_WORDS.get(row.exit_code, f"exit {row.exit_code}")
 
 
-def geomean(values: Iterable[float]) -> float | None:
-    """The geometric mean; None of nothing."""
-    known = list(values)
-    return statistics.geometric_mean(known) if known else None
-
-
-def markdown(rows: Sequence[SuiteRow], summary: SuiteSummary, protocol: SuiteProtocol, title: str) -> str:
-    """The sweep as a document: its figures, then a row a task."""
-    devices = sorted({row.device for row in rows if row.device})
-    lines = [
-        f"# {title}",
-        "",
-        f"Command: `stitch-mcp solve TASK {' '.join(protocol.arguments)}`, {protocol.revision}.  ",
-        f"Device: {', '.join(devices) or 'not timed'}.  ",
-        *(f"{line}  " for line in summary_lines(summary)),
-        "",
-        "Speedups are medians of pairs measured side by side in one run, with the 95% interval over eager. "
-        "Own, library and PyTorch are shares of the work.",
-        "",
-        "| task | ended | eager, us | program, us | over eager | over torch.compile | over a CUDA graph "
-        "| own | library | PyTorch |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+def sections(rows: Sequence[SuiteRow], tasks: int, protocol: SuiteProtocol) -> list[ReportSection]:
+    """The sweep for people: how it was made, its figures, what failed, then a row a task."""
+    figures = [
+        ("all", summarise(rows, tasks)),
+        ("without weak and insensitive ones", summarise_telling(rows, tasks)),
+        *_levels(rows),
     ]
-    return "\n".join([*lines, *(_line(row) for row in rows)]) + "\n"
+    all_of_them = figures[0][1]
+    failures = tuple((how, str(len(names)), ", ".join(names)) for how, names in all_of_them.failures.items())
+    return [
+        ReportSection(notes=_conditions(rows, protocol)),
+        ReportSection(
+            "Figures",
+            FIGURE_COLUMNS,
+            tuple(_figures(name, summary) for name, summary in figures),
+            (
+                "Medians and geometric means are of programs that count and were timed against that baseline "
+                "(n of them); fast_p is a share of all tasks. Minutes are those of all runs together.",
+                *([f"Slower than eager: {', '.join(all_of_them.slow)}."] if all_of_them.slow else []),
+            ),
+        ),
+        *([ReportSection("Not accepted", ("ended", "tasks", "which"), failures)] if failures else []),
+        ReportSection(
+            "Tasks",
+            ROW_COLUMNS,
+            tuple(map(_line, rows)),
+            (
+                "Speedups are medians of pairs measured side by side in one run, with the 95% interval over "
+                "eager. Own, library and PyTorch are shares of the work.",
+            ),
+        ),
+    ]
 
 
 def summary_lines(summary: SuiteSummary) -> list[str]:
     """The figures in words."""
-    failures = ", ".join(f"{count} {name}" for name, count in sorted(summary.failures.items()))
+    failures = ", ".join(f"{len(names)} {how}" for how, names in summary.failures.items())
     fast = ", ".join(f"fast_{p} {share:.0%}" for p, share in summary.fast.items())
-    means = [
-        ("eager", summary.speedup_geomean),
-        ("torch.compile", summary.compiled_geomean),
-        ("eager in a CUDA graph", summary.graphed_geomean),
-    ]
-    told = ", ".join(f"{value:.2f}x over {name}" for name, value in means if value is not None)
     slow = f" Slower than eager: {', '.join(summary.slow)}." if summary.slow else ""
+    gains = [
+        ("eager", summary.eager),
+        ("torch.compile", summary.compiled),
+        ("eager in a CUDA graph", summary.graphed),
+    ]
+    told = "; ".join(f"{_gains_text(gain)} over {name}" for name, gain in gains if gain.timed)
     return [
         f"{summary.counted} of {summary.tasks} tasks count, {summary.accepted} accepted"
         + (f", {summary.tasks - summary.known} not run" if summary.known < summary.tasks else "")
         + (f"; the others: {failures}" if failures else "")
         + ".",
-        f"Geometric mean over the {summary.timed} that count and were timed: {told or 'none'}"
-        + (f"; median {summary.speedup_median:.2f}x over eager" if summary.speedup_median else "")
-        + ".",
-        f"{fast} (shares of all tasks).{slow}",
+        f"Geometric mean (median, n) of those that count: {told or 'none was timed'}.",
+        f"{fast} (shares of all tasks).{slow} {summary.minutes:.1f} minutes of runs.",
     ]
 
 
-def _line(row: SuiteRow) -> str:
-    interval = f" ({row.low:.2f} to {row.high:.2f})" if row.low is not None and row.high is not None else ""
-    ended = how_it_ended(row) if row.status != "accepted" else "counts" if row.counts else "accepted"
+def _conditions(rows: Sequence[SuiteRow], protocol: SuiteProtocol) -> tuple[str, ...]:
+    devices = sorted({row.device for row in rows if row.device})
+    contracts = sorted({row.contract for row in rows if row.contract})
+    gpus = {row.gpu for row in rows if row.gpu}
+    beside = f" on {len(gpus)} GPUs" if len(gpus) > 1 else ""
+    every = protocol.compile_every
+    return (
+        f"Command: stitch-mcp solve TASK {' '.join(protocol.arguments)} ({protocol.revision}).",
+        f"Device: {', '.join(devices) or 'not timed'}{beside}.",
+        f"Contract: {'; '.join(contracts) or 'no run was opened'}.",
+        f"Mode: {protocol.mode or 'as the references leave their modules'}.",
+        *([f"torch.compile was timed on one task of {every} by number."] if every > 1 else []),
+    )
+
+
+def _levels(rows: Sequence[SuiteRow]) -> list[tuple[str, SuiteSummary]]:
+    """The figures of each of several levels, over those of its tasks that have a row."""
+    names = dict.fromkeys(row.task.partition("/")[0] for row in rows if "/" in row.task)
+    if len(names) < 2:
+        return []
+    parts = {name: [row for row in rows if row.task.startswith(f"{name}/")] for name in names}
+    return [(name, summarise(part, len(part))) for name, part in parts.items()]
+
+
+def _figures(name: str, summary: SuiteSummary) -> tuple[str, ...]:
+    gains = (summary.eager, summary.compiled, summary.graphed)
+    return (
+        name,
+        str(summary.tasks),
+        str(summary.counted),
+        str(summary.accepted),
+        *(
+            text
+            for gain in gains
+            for text in (
+                figure(gain.median, "{:.2f}x"),
+                figure(gain.geomean, "{:.2f}x") + (f" (n={gain.timed})" if gain.timed else ""),
+            )
+        ),
+        *(f"{share:.0%}" for share in summary.fast.values()),
+        f"{summary.minutes:.1f}",
+    )
+
+
+def _line(row: SuiteRow) -> tuple[str, ...]:
     why = "; ".join(row.reasons) if row.reasons else "" if row.status == "accepted" else row.message
-    cells = [
+    marks = [*row.flags, *(["insensitive"] if row.insensitive else [])]
+    ended = ended_words(row) + (f" ({', '.join(marks)})" if marks else "")
+    return (
         row.task,
-        f"{ended}{f': {why}' if why else ''}".replace("|", "/").replace("\n", " ")[:160],
-        _figure(row.eager_us, "{:.0f}"),
-        _figure(row.program_us, "{:.0f}"),
-        _figure(row.speedup, "{:.2f}x") + interval,
-        _figure(row.compiled_speedup, "{:.2f}x"),
-        _figure(row.graphed_speedup, "{:.2f}x"),
-        *(_figure(share, "{:.0%}") for share in (row.own_share, row.library_share, row.pytorch_share)),
-    ]
-    return f"| {' | '.join(cells)} |"
+        f"{ended}{f': {why}' if why else ''}"[:_MESSAGE_CHARS],
+        figure(row.eager_us, "{:.0f}"),
+        figure(row.program_us, "{:.0f}"),
+        speedup_text(row),
+        figure(row.compiled_speedup, "{:.2f}x"),
+        figure(row.graphed_speedup, "{:.2f}x"),
+        *(figure(share, "{:.0%}") for share in (row.own_share, row.library_share, row.pytorch_share)),
+    )
 
 
-def _figure(value: float | None, form: str) -> str:
+def ended_words(row: SuiteRow) -> str:
+    """`counts`, or how it ended."""
+    return "counts" if row.counts else how_it_ended(row)
+
+
+def speedup_text(row: SuiteRow) -> str:
+    """The speedup over eager with its interval, "" where there is none."""
+    interval = f" ({row.low:.2f} to {row.high:.2f})" if row.low is not None and row.high is not None else ""
+    return figure(row.speedup, "{:.2f}x") + interval
+
+
+def figure(value: float | None, form: str) -> str:
+    """The value in a form, "" where there is none."""
     return "" if value is None else form.format(value)
 
 
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
+def _gains_text(gains: Gains) -> str:
+    return f"{figure(gains.geomean, '{:.2f}x')} ({figure(gains.median, '{:.2f}x')}, {gains.timed})"
+
+
+def _gains(values: Iterable[float | None]) -> Gains:
+    known = [value for value in values if value is not None]
+    return Gains(
+        timed=len(known),
+        median=statistics.median(known) if known else None,
+        geomean=statistics.geometric_mean(known) if known else None,
+    )

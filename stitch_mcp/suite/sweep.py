@@ -11,8 +11,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from stitch_mcp.suite.rows import RowFile, SuiteRow, make_folder, parse_answer, row_of
+from stitch_mcp.suite.gpus import GpuShares
+from stitch_mcp.suite.rows import RowFile, SuiteRow, contract_words, make_folder, parse_answer, row_of
 from stitch_mcp.suite.tasks import SuiteTask
+from stitch_planner.runs.run import Workspace, read_state
+from stitch_tools.errors import StitchError
+from stitch_tools.models.task import Task
 
 TIMED_OUT = 124
 _POLL_S = 0.2
@@ -24,11 +28,19 @@ class Sweep:
     """A sweep at work.
 
     Programs are timed one at a time on a device, whatever `jobs` says: the judge's lock on the device sees to
-    it. Captures, builds and checks go on beside it.
+    it. Captures and builds go on beside it.
     """
 
     def __init__(
-        self, rows: RowFile, folder: Path, arguments: Sequence[str], *, jobs: int, task_limit_s: float
+        self,
+        rows: RowFile,
+        folder: Path,
+        arguments: Sequence[str],
+        *,
+        jobs: int,
+        task_limit_s: float,
+        gpus: Sequence[str] = (),
+        compile_every: int = 1,
     ) -> None:
         """A sweep whose runs lie in `folder`.
 
@@ -38,12 +50,17 @@ class Sweep:
             arguments: options of each `stitch-mcp solve`.
             jobs: runs side by side.
             task_limit_s: a run is ended after this many seconds.
+            gpus: values of CUDA_VISIBLE_DEVICES; each run gets the one with the fewest others. None: CUDA's
+                own choice.
+            compile_every: torch.compile is timed on one of so many tasks.
         """
         self._rows = rows
         self._folder = folder
         self._arguments = tuple(arguments)
         self._jobs = jobs
         self._task_limit_s = task_limit_s
+        self._gpus = GpuShares(gpus)
+        self._compile_every = compile_every
 
     def run(
         self,
@@ -83,9 +100,21 @@ class Sweep:
 
     def _solve(self, task: SuiteTask, stop: threading.Event) -> SuiteRow | None:
         """The task's row; None where it was interrupted, so that the next sweep tries it again."""
+        gpu = self._gpus.take()
+        try:
+            return self._solve_on(gpu, task, stop)
+        finally:
+            self._gpus.give_back(gpu)
+
+    def _solve_on(self, gpu: str | None, task: SuiteTask, stop: threading.Event) -> SuiteRow | None:
         begun_s = time.monotonic()
         command = [sys.executable, "-m", "stitch_mcp", "solve", str(task.path.resolve()), "--json"]
         command += ["--workspace", str(self._folder), *self._arguments]
+        env = dict(os.environ)
+        if gpu is not None:
+            env["CUDA_VISIBLE_DEVICES"] = gpu
+        if not task.is_each(self._compile_every):
+            env["STITCH_COMPILE_BASELINES"] = "false"
         with subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -93,17 +122,31 @@ class Sweep:
             stderr=subprocess.DEVNULL,
             text=True,
             errors="replace",
+            env=env,
             # Ctrl-C reaches the sweep alone, which then tells its runs.
             start_new_session=True,
         ) as process:
-            answer, timed_out = self._answer(process, stop, begun_s)
+            text, timed_out = self._answer(process, stop, begun_s)
         if stop.is_set() and process.returncode not in (0, 3, 4, 9):
             return None
         wall_s = time.monotonic() - begun_s
         if timed_out:
             message = f"ended after {self._task_limit_s:g} s"
             return SuiteRow(task=task.name, exit_code=TIMED_OUT, message=message, wall_s=round(wall_s, 1))
-        return row_of(task.name, parse_answer(answer), process.returncode, wall_s)
+        answer = parse_answer(text)
+        contract = self._contract(answer.get("run_id"))
+        return row_of(task.name, answer, process.returncode, wall_s, contract=contract, gpu=gpu or "")
+
+    def _contract(self, run_id: object) -> str:
+        """The contract of a run in words; "" where there is no such run."""
+        if not isinstance(run_id, str):
+            return ""
+        workspace = Workspace(self._folder)
+        try:
+            begun = read_state(workspace.run_folder(run_id)).started
+            return contract_words(workspace.store.get_fact(begun.task, Task).contract) if begun else ""
+        except StitchError:
+            return ""
 
     def _answer(
         self, process: "subprocess.Popen[str]", stop: threading.Event, begun_s: float

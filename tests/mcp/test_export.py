@@ -9,6 +9,7 @@ import pytest
 
 from stitch_mcp.api import solve
 from stitch_mcp.exports import ExportedProgram, export_program
+from stitch_mcp.kernelbench_export import export_kernelbench
 from stitch_tools.errors import UsageError
 from stitch_tools.models.verdict import DrawResult
 from tests.mcp.cli_support import call
@@ -36,6 +37,7 @@ def get_init_inputs():
 def get_inputs():
     return [torch.randn(8, 16)]
 """
+ALONE = REFERENCE.replace("from helper import activation\n", "activation = torch.relu\n")
 HELPER = "import torch\n\n\ndef activation(x):\n    return torch.relu(x)\n"
 PYTHON_PROGRAM = """
 import torch
@@ -289,3 +291,69 @@ def test_the_command_names_the_folder_and_builds_beforehand(workspace: Path, tmp
         env={**os.environ, "PYTHONPATH": str(tmp_path), "STITCH_EXPORT_CACHE": str(tmp_path / "cache")},
     )
     assert Path(built.stdout.strip()).is_file()
+
+
+KERNELBENCH = """
+import sys
+
+import torch
+
+
+class Forbidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("stitch_mcp", "stitch_tools", "stitch_planner", "pydantic"):
+            raise ImportError(f"{name} must not be needed")
+
+
+sys.meta_path.insert(0, Forbidden())
+context = {}
+exec(open(sys.argv[1]).read(), context)
+Model, get_inputs, init_inputs = context["Model"], context["get_inputs"], context["get_init_inputs"]()
+torch.manual_seed(42)
+with torch.no_grad():
+    original = Model(*init_inputs)
+exec(open(sys.argv[2]).read(), context)
+torch.manual_seed(42)
+with torch.no_grad():
+    custom = context["ModelNew"](*init_inputs)
+"""
+
+
+def test_a_kernelbench_file_is_evaluated_as_kernelbench_does_it(tmp_path: Path) -> None:
+    """KernelBench executes both texts in one namespace, constructs by seed, and compares outputs."""
+    reference = tmp_path / "model.py"
+    reference.write_text(ALONE, encoding="utf-8")
+    assert solve(reference, workspace=tmp_path, quick=True, bench_budget_s=1e-6).certificate is not None
+    code, exported = call(tmp_path, "export", "--as", "kernelbench", "--out", "model_new.py")
+    assert code == 0
+    assert exported["size"] == (tmp_path / "model_new.py").stat().st_size
+    script = """
+for seed in (1, 2):
+    torch.manual_seed(seed)
+    inputs = get_inputs()
+    torch.testing.assert_close(custom(*inputs), original(*inputs))
+    assert not custom(*inputs).requires_grad
+type(custom).__mro__[1].forward = None
+custom(*get_inputs())
+with torch.no_grad():
+    custom.linear.weight.mul_(2)
+    original.linear.weight.mul_(2)
+torch.testing.assert_close(custom(*inputs), original(*inputs))
+try:
+    custom(torch.randn(3, 16))
+except RuntimeError as error:
+    print("refused:", error)
+"""
+    (tmp_path / "evaluate.py").write_text(KERNELBENCH + script, encoding="utf-8")
+    command = [sys.executable, "-P", "evaluate.py", "model.py", "model_new.py"]
+    env = {**os.environ, "STITCH_EXPORT_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "refused: model: " in done.stdout
+    code, told = call(tmp_path, "export", "--as", "kernelbench", "--out", "model_new.py")
+    assert (code, "is there already" in str(told)) == (2, True)
+
+
+def test_a_reference_of_several_files_is_no_kernelbench_file(workspace: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no single file"):
+        export_kernelbench(workspace, "last", tmp_path / "model_new.py")

@@ -1,4 +1,10 @@
-"""One process times on a device at a time, whoever runs it: users and containers that share a lock folder."""
+"""One process times on a device at a time, and nobody else uses the device meanwhile.
+
+A timing holds the device's lock alone. On a GPU, whatever else runs there (requests of checks, observations)
+shares the lock for as long as one request takes. A timing that waits bars those that come after it, so that a
+stream of short requests cannot keep it out. The locks are the kernel's: a killed holder leaves none behind.
+They hold for all users and containers that share a lock folder.
+"""
 
 import contextlib
 import os
@@ -11,12 +17,24 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 from stitch_tools.errors import InterruptedRunError, LockedError
-from stitch_tools.storage.locks import FileLock
+from stitch_tools.machine.devices import resolve_target
+from stitch_tools.storage.locks import FileLock, holder
 
 _MODE = 0o666
 _POLL_S = 0.2
+_SHARED_POLL_S = 0.02
 DEVICE_WAIT_S = 600.0
 """So long whoever cannot go on without the device waits for another process that times on it."""
+
+
+class _Held(threading.local):
+    """What this thread holds, so that it does not wait for itself."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+
+
+_held = _Held()
 
 
 def lock_path(device_key: str) -> Path:
@@ -35,35 +53,56 @@ def device_lock(
     emit: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Generator[None]:
-    """Hold the device's lock inside the block, waiting up to `wait_s` seconds for its holder.
+    """Hold the device alone inside the block, waiting up to `wait_s` seconds for those that use it.
 
     Raises:
         InterruptedRunError: `stop` was set before the lock was had.
         LockedError: it is still held; the message says by which process on which host.
         StoreError: the lock folder cannot be written.
     """
-    # Users share the lock, each with an umask of their own.
-    lock = FileLock(lock_path(device_key), purpose=purpose, mode=_MODE, option="STITCH_LOCK_DIR")
-    deadline, told = time.monotonic() + wait_s, False
-    while True:
-        refuse_after(stop)
-        try:
-            lock.acquire()
-            break
-        except LockedError as error:
-            if time.monotonic() >= deadline:
-                raise LockedError(
-                    f"the device is busy: {error.message}", hint="wait for it, or set STITCH_LOCK_DIR"
-                ) from error
-            if emit is not None and not told:
-                emit(f"waiting for the device: {error.message}")
-                told = True
-            # Not stop.wait(): a signal handler that sets the event while this thread is inside it may hang.
-            time.sleep(_POLL_S)
-    try:
+    deadline_s = time.monotonic() + wait_s
+    say = _once(emit)
+    with contextlib.ExitStack() as held:
+        with _file_lock(_queue_key(device_key), purpose) as queue:
+            _await(queue, deadline_s, say, stop)
+            lock = held.enter_context(_file_lock(device_key, purpose))
+            _await(lock, deadline_s, say, stop)
+        held.enter_context(_noted(device_key))
         yield
-    finally:
-        lock.release()
+
+
+@contextlib.contextmanager
+def shared_device(device_key: str | None, *, purpose: str, wait_s: float = DEVICE_WAIT_S) -> Generator[None]:
+    """Use the device inside the block beside others that only use it; no timing runs meanwhile.
+
+    Nothing happens where this thread holds the device already, and for the key None.
+
+    Raises:
+        LockedError: another process times on it, or waits for that, for more than `wait_s` seconds.
+        StoreError: the lock folder cannot be written.
+    """
+    if device_key is None or device_key in _held.keys:
+        yield
+        return
+    deadline_s = time.monotonic() + wait_s
+    with _file_lock(device_key, purpose, shared=True) as lock:
+        # Whoever waits for the device alone holds the queue until it has it.
+        while first := holder(lock_path(_queue_key(device_key))):
+            if time.monotonic() >= deadline_s:
+                raise LockedError(f"the device is busy: {first} is to time on it", hint="wait for it")
+            time.sleep(_SHARED_POLL_S)
+        _await(lock, deadline_s, None, None, poll_s=_SHARED_POLL_S)
+        with _noted(device_key):
+            yield
+
+
+def shared_key(target: str) -> str | None:
+    """What `shared_device` asks for on behalf of a target: the UUID of its GPU, None for a CPU.
+
+    On a CPU only timings exclude each other: its cores are shared out by the system.
+    """
+    gpu = resolve_target(target).gpu if target != "cpu" else None
+    return None if gpu is None else gpu.uuid
 
 
 def refuse_after(stop: threading.Event | None) -> None:
@@ -74,3 +113,71 @@ def refuse_after(stop: threading.Event | None) -> None:
     """
     if stop is not None and stop.is_set():
         raise InterruptedRunError("stopped while timing", hint="run the same command again")
+
+
+def _queue_key(device_key: str) -> str:
+    return f"{device_key}-next"
+
+
+@contextlib.contextmanager
+def _file_lock(device_key: str, purpose: str, *, shared: bool = False) -> Generator[FileLock]:
+    """A lock that is not taken yet, and given back at the end of the block."""
+    # Users share the lock, each with an umask of their own.
+    lock = FileLock(
+        lock_path(device_key), purpose=purpose, mode=_MODE, option="STITCH_LOCK_DIR", shared=shared
+    )
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
+def _await(
+    lock: FileLock,
+    deadline_s: float,
+    emit: Callable[[str], None] | None,
+    stop: threading.Event | None,
+    *,
+    poll_s: float = _POLL_S,
+) -> None:
+    """Take the lock.
+
+    Raises:
+        InterruptedRunError: `stop` was set before.
+        LockedError: it is held at the deadline.
+    """
+    while True:
+        refuse_after(stop)
+        try:
+            lock.acquire()
+            return
+        except LockedError as error:
+            if time.monotonic() >= deadline_s:
+                raise LockedError(
+                    f"the device is busy: {error.message}", hint="wait for it, or set STITCH_LOCK_DIR"
+                ) from error
+            if emit is not None:
+                emit(f"waiting for the device: {error.message}")
+            # Not stop.wait(): a signal handler that sets the event while this thread is inside it may hang.
+            time.sleep(poll_s)
+
+
+def _once(emit: Callable[[str], None] | None) -> Callable[[str], None]:
+    """`emit` for the first message alone."""
+    told: list[str] = []
+
+    def say(message: str) -> None:
+        if emit is not None and not told:
+            told.append(message)
+            emit(message)
+
+    return say
+
+
+@contextlib.contextmanager
+def _noted(device_key: str) -> Generator[None]:
+    _held.keys.add(device_key)
+    try:
+        yield
+    finally:
+        _held.keys.discard(device_key)

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from stitch_tools.compile.headers import find_onednn
 from stitch_tools.compile.segments import built_segments, place_segments
 from stitch_tools.errors import WorkerError
+from stitch_tools.machine.device_lock import shared_device, shared_key
 from stitch_tools.models.program import Build, Program
 from stitch_tools.models.task import Contract, ReferenceFacts, Task
 from stitch_tools.protocol.messages import Fault, Fd, Operation, OperationFailedError
@@ -26,6 +27,7 @@ from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.scratch import Scratch, make_scratch
 from stitch_tools.storage.store import Store
 
+ReplyT = TypeVar("ReplyT")
 _MAX_CHARS = 8000
 _MAX_REASON_CHARS = 200
 
@@ -68,6 +70,7 @@ class Worker:
         self._kept, self._reset = tuple(kept), tuple(reset)
         self._task, self._program, self._build = task, program, build
         self._threads = session.threads
+        self._device = shared_key(task.target)
         self._scratch: Scratch | None = None
         self.extensions: ExtensionBuilds | None = None
         """Where the program asks for extensions that it builds; None where it names no such build."""
@@ -181,9 +184,19 @@ class Worker:
         )
         return self._call(request, timeout_s)
 
+    def call(self, operation: Operation[ReplyT], timeout_s: float) -> ReplyT:
+        """The reply to a request, of another room's too; no timing runs on the task's GPU meanwhile.
+
+        Raises as `Child.call`.
+        """
+        with shared_device(self._device, purpose=f"program {self._program.program_id[:12]}"):
+            return self.child.call(operation, timeout_s)
+
     def _call(self, request: Operation[StepReply], timeout_s: float) -> Answer:
-        self.child.begin(request, timeout_s)
-        return self._answer(request, timeout_s)
+        try:
+            return read_answer(self.call(request, timeout_s))
+        except OperationFailedError as error:
+            return fault_answer(error.fault)
 
     def _answer(self, request: Operation[StepReply], timeout_s: float) -> Answer:
         try:

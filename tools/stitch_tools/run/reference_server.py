@@ -3,12 +3,13 @@
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
 from stitch_tools.errors import EnvironmentMissingError, TaskError, WorkerError
-from stitch_tools.machine.device_lock import DEVICE_WAIT_S
+from stitch_tools.machine.device_lock import DEVICE_WAIT_S, shared_device, shared_key
 from stitch_tools.machine.device_memory import DeviceMemory, Waiter, device_memory
 from stitch_tools.models.task import ReferenceFacts, Task
 from stitch_tools.models.verdict import DataPlane, OutputError, Sensitivity
@@ -166,12 +167,14 @@ class ReferenceServer:
         self._sensitivity: tuple[Sensitivity, ...] | None = None
         self._writable, self._env, self._limits = tuple(writable), dict(env or {}), limits
         self.limited = limits is not None
+        self._device = shared_key(task.target)
         self._scratch = make_scratch("task")
         self._folder = self._scratch.path
         try:
             store.materialize(task.files, self._folder, "TMPDIR")
             self.child = self._start()
-            self.plane = session.plane().kind if task.target.startswith("cuda") else None
+            with self._sharing():
+                self.plane = session.plane().kind if task.target.startswith("cuda") else None
         except BaseException:
             self._scratch.remove()
             raise
@@ -316,6 +319,10 @@ class ReferenceServer:
     def _compare_bits(self, first_fd: int, second_fd: int, expectation: Expectation) -> BitsCompared:
         return self.call(CompareBits(expectation.layout, (Fd(first_fd), Fd(second_fd))))
 
+    def _sharing(self) -> AbstractContextManager[None]:
+        """No timing runs on the task's GPU meanwhile."""
+        return shared_device(self._device, purpose=f"reference {self.task.name}")
+
     def _on_device(self, on_host: bool) -> bool:
         return not on_host and self.plane == "device"
 
@@ -360,7 +367,8 @@ class ReferenceServer:
 
     def _exchange(self, child: Child, operation: Operation[ReplyT]) -> ReplyT:
         try:
-            return child.call(operation, _TIMEOUT_S)
+            with self._sharing():
+                return child.call(operation, _TIMEOUT_S)
         except ChildDied as death:
             raise _death_of_reference(death, self._run_it()) from death
         except OperationFailedError as error:

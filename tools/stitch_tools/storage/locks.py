@@ -17,7 +17,7 @@ _GLANCE_S = 1.0
 
 
 class FileLock:
-    """Exclusive flock on `path`, held until `release` or the end of the process.
+    """flock on `path`, exclusive unless `shared`, held until `release` or the end of the process.
 
     The file's content is the holder's pid, host and purpose; the lock itself is the kernel's, so a killed
     holder leaves nothing to clean up. A forked child must close the descriptor, else it keeps the lock alive;
@@ -25,16 +25,24 @@ class FileLock:
     """
 
     def __init__(
-        self, path: Path, *, purpose: str = "", mode: int | None = None, option: PlaceOption = "--workspace"
+        self,
+        path: Path,
+        *,
+        purpose: str = "",
+        mode: int | None = None,
+        option: PlaceOption = "--workspace",
+        shared: bool = False,
     ) -> None:
         """Nothing is touched before `acquire`.
 
-        `mode`: permissions of a file that is made, whatever the umask; `option` is what sets its place.
+        `mode`: permissions of a file that is made, whatever the umask; `option` is what sets its place;
+        `shared`: others may hold it at the same time that ask for no more than that.
         """
         self.path = path
         self.purpose = purpose
         self.mode = mode
         self.option: PlaceOption = option
+        self.shared = shared
         self._handle: int | None = None
 
     def acquire(self, *, wait_s: float = 0.0) -> None:
@@ -52,7 +60,7 @@ class FileLock:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 handle = self._open()
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, (fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
                 # Where its holder removed the file, whoever comes now locks another one of that name.
                 if self._is_there(handle):
                     self._describe(handle)

@@ -16,6 +16,7 @@ from stitch_tools.judge.memory.compute_sanitizer import find_compute_sanitizer
 from stitch_tools.judge.memory.cuda_reports import Kernels, base_name, counted, cuda_findings
 from stitch_tools.judge.memory.reports import Findings
 from stitch_tools.judge.trial import Trial
+from stitch_tools.machine.device_lock import shared_device, shared_key
 from stitch_tools.machine.isolation import BOOTSTRAP
 from stitch_tools.models.sanitizer import SanitizerRun, SanitizerTool
 from stitch_tools.run.tool_process import REPORTS, Execution, execute
@@ -98,17 +99,18 @@ def judged(case: SanitizerCase, tool: SanitizerTool, execution: Execution, kerne
 def _execute(
     trial: Trial, command: _Command, words: tuple[str, ...], readable: tuple[Path, ...], limit_s: float
 ) -> Execution:
-    return execute(
-        trial.session,
-        words,
-        files=command.files,
-        env=command.env,
-        fds=command.fds,
-        readable=(*command.readable, *readable, Path("/etc/hosts")),  # "localhost" is looked up there
-        writable=command.writable,
-        limit_s=limit_s,
-        loopback=True,  # the tool and what it loads into the program talk to each other over sockets
-    )
+    with shared_device(shared_key(trial.task.target), purpose="looking for wrong uses of memory"):
+        return execute(
+            trial.session,
+            words,
+            files=command.files,
+            env=command.env,
+            fds=command.fds,
+            readable=(*command.readable, *readable, Path("/etc/hosts")),  # "localhost" is looked up there
+            writable=command.writable,
+            limit_s=limit_s,
+            loopback=True,  # the tool and what it loads into the program talk to each other over sockets
+        )
 
 
 def _native(case: SanitizerCase, tool: SanitizerTool) -> _Command:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from stitch_tools.errors import TaskError
@@ -22,6 +22,7 @@ _COMPILE_ENV = {
 }
 COMPILE_LIMIT_S = 180.0
 """Seconds of preparation beyond which a baseline counts as not measured."""
+_COMPILED_WITHOUT_TUNING = ("compile:default", "compile:reduce-overhead")
 _SPARED_S = 3600.0  # compiled baselines this fresh may belong to a bench that runs now
 
 
@@ -44,9 +45,13 @@ def start_baseline(stack: ExitStack, setup: Setup, kind: str, limit_s: float = C
         server.set_weights().close()
     except TaskError as error:
         raise RunnerFailedError(kind, error.message) from error
-    runner = start_runner(stack, kind, server.child, TimeBaseline(kind, setup.shape.slots, list(setup.seeds)))
-    runner.draws = len(setup.seeds) if setup.renews_inputs else 0
-    wait_until_ready(runner, limit_s)
+    # Inductor and Triton compile on the CPU, for minutes; only the modes that tune run kernels all along.
+    compiles = kind in _COMPILED_WITHOUT_TUNING
+    with nullcontext() if compiles else setup.sharing_device():
+        request = TimeBaseline(kind, setup.shape.slots, list(setup.seeds))
+        runner = start_runner(stack, kind, server.child, request)
+        runner.draws = len(setup.seeds) if setup.renews_inputs else 0
+        wait_until_ready(runner, limit_s)
     return runner
 
 

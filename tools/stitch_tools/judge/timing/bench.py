@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -183,8 +183,9 @@ class _Run:
                         stack, kind, partial(start_baseline, setup=setup, kind=kind, limit_s=limit_s)
                     )
             # Not earlier: torch.compile takes minutes, in which others can time.
-            stack.enter_context(self._hold_device())
-            evidence = self._time(contestants, setup, loaded, draws, watch)
+            held = stack.enter_context(ExitStack())
+            held.enter_context(self._hold_device())
+            evidence = self._time(contestants, setup, loaded, draws, watch, held)
             bench = make_bench(
                 evidence,
                 contestants,
@@ -263,8 +264,12 @@ class _Run:
         loaded: LoadedProgram,
         draws: Sequence[Inputs],
         watch: GpuWatch | None,
+        held: ExitStack,
     ) -> TimingEvidence:
         """Run the rounds and the probes, and compare outputs of the timed calls.
+
+        `held` is closed once nothing but single probes need the GPU for themselves: the oracle, which judges
+        outputs, runs far longer than they do.
 
         Raises:
             RunnerFailedError: the program failed.
@@ -285,12 +290,15 @@ class _Run:
             overhead_limit_s=overhead_limit(rounds, programs),
             cpu_s=None if before_s is None or after_s is None else after_s - before_s,
             say=self.trial.say,
+            alone=self._hold_device if setup.cuda else nullcontext,
         )
         reports: list[ProbeReport] = []
         for probe in self.probes:
             if probe.stage == "running" and not any(report.doubts for report in reports):
                 reports.append(probe.look(context))
         contestants.finish()
+        if setup.cuda:
+            held.close()
         reports += [probe.look(context) for probe in self.probes if probe.stage == "finished"]
         self.trial.say("comparing outputs of the timed calls with the reference")
         outputs = check_outputs(setup, program)

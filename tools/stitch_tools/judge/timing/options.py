@@ -22,7 +22,7 @@ _DECIDING_S = 0.25
 """The fewest rounds of a program and eager take 1.4 s, and four budgets at most: below this, none settles."""
 _TRIAL_SLOTS = 1024
 _COMPILED = "compile:"
-CUDA_QUICK_BASELINES = ("eager", "compile:default", "cudagraph", "cudagraph-static")
+CUDA_QUICK_BASELINES = ("eager", "compile:default", "cudagraph")
 
 
 @dataclass(frozen=True)

@@ -150,13 +150,14 @@ def start_ring(stack: ExitStack, setup: Setup, loaded: LoadedProgram, plan: Ring
         outputs_fd=Fd(ring.fd),
         draw_fds=tuple(Fd(draw.fds[0]) for draw in (*plan.draws, *plan.unseen)),
     )
-    runner = start_runner(stack, loaded.name, loaded.child, request)
-    runner.note = "" if loaded.native else "timed by a Python loop"
-    seen_at_once = loaded.live and (not setup.cuda or isinstance(ring, DeviceRing))
-    reach = 1 if loaded.graphed else None
-    runner.sampler = OutputSampler(ring, limit=plan.samples, live=seen_at_once, reach=reach)
-    runner.draws = len(plan.draws) if setup.renews_inputs else 0
-    wait_until_ready(runner, _READY_TIMEOUT_S)
+    with setup.sharing_device():
+        runner = start_runner(stack, loaded.name, loaded.child, request)
+        runner.note = "" if loaded.native else "timed by a Python loop"
+        seen_at_once = loaded.live and (not setup.cuda or isinstance(ring, DeviceRing))
+        reach = 1 if loaded.graphed else None
+        runner.sampler = OutputSampler(ring, limit=plan.samples, live=seen_at_once, reach=reach)
+        runner.draws = len(plan.draws) if setup.renews_inputs else 0
+        wait_until_ready(runner, _READY_TIMEOUT_S)
     return runner
 
 

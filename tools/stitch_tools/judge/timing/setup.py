@@ -1,11 +1,12 @@
 """What all processes of one timing share, and the weights and draws that they are given."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from stitch_tools.judge.timing.ring import RingShape
+from stitch_tools.machine.device_lock import shared_device, shared_key
 from stitch_tools.models.task import ReferenceFacts, Task
 from stitch_tools.protocol.messages_reference import WeightsMade
 from stitch_tools.run.reference_server import Inputs, ReferenceServer
@@ -36,6 +37,10 @@ class Setup:
     def cuda(self) -> bool:
         """Whether the calls run on a GPU."""
         return self.task.target != "cpu"
+
+    def sharing_device(self) -> AbstractContextManager[None]:
+        """No other timing runs on the GPU meanwhile, for what is prepared on it."""
+        return shared_device(shared_key(self.task.target), purpose="preparing a timing")
 
     @property
     def shares_memory(self) -> bool:

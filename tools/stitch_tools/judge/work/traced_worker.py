@@ -91,7 +91,7 @@ class WatchedWorker:
 
     def _call(self, operation: Operation[ReplyT], timeout_s: float) -> ReplyT:
         try:
-            return self.worker.child.call(operation, timeout_s)
+            return self.worker.call(operation, timeout_s)
         except OperationFailedError as error:
             # The program's own exceptions come as a status (worker/candidate); what nobody foresaw is ours.
             raise HarnessFaultError(str(error)[:300]) from error

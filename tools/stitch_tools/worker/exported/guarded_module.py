@@ -86,6 +86,28 @@ class Guard:
             words = f"{self._spec['name']}: the eager reference computes, since {refused}"
             warnings.warn(words, FallbackWarning, stacklevel=5)
 
+    def run_alone(
+        self, module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> object:
+        """The program's outputs, without gradients: nothing else computes.
+
+        Raises:
+            RuntimeError: the program was not made for such a call.
+        """
+        try:
+            with torch.no_grad():
+                return self.run(module, args, kwargs)
+        except _Refused as refused:
+            raise RuntimeError(f"{self._spec['name']}: {refused}") from refused
+
+    def build(self) -> None:
+        """Build a native program now, which the first call does else.
+
+        Raises:
+            BuildError: there is no compiler, or it fails.
+        """
+        built_library(self._folder, self._spec)
+
     def run(self, module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
         """The program's outputs.
 

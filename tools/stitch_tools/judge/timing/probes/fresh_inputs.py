@@ -104,11 +104,12 @@ def try_new_inputs(context: ProbeContext) -> ProbeReport:
         # On a GPU another process would come between the groups, and some are shorter than that takes.
         loaded = replace(context.loaded, live=context.loaded.live and not setup.cuda)
         runner = start_ring(stack, setup, loaded, RingPlan(count, draws, _SAMPLES, unseen=new))
-        runner.run_calls(count)
-        runner.next_ring()
-        wait_until_ready(runner, _READY_TIMEOUT_S)
-        groups = count // (calls + waking)
-        new_s = quickest_on_new(runner, calls, groups, waking, context.overhead_limit_s)
+        with context.alone():
+            runner.run_calls(count)
+            runner.next_ring()
+            wait_until_ready(runner, _READY_TIMEOUT_S)
+            groups = count // (calls + waking)
+            new_s = quickest_on_new(runner, calls, groups, waking, context.overhead_limit_s)
         runner.finish()
         check = check_outputs(setup, runner, seeds=seeds, once=True)
     # The first of a few calls in a row takes as long as one by itself.
