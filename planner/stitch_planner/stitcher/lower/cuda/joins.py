@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from math import prod
 
 from stitch_planner.stitcher.lower.comments import site
+from stitch_planner.stitcher.lower.copies import layout_call
+from stitch_planner.stitcher.lower.cuda.image_plan import ImagePlan, ImagePlans, join_operands, joins_channels
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import last, place, settle
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import ConcatOp
 from stitch_planner.stitcher.lower.scalars import number
@@ -24,6 +27,9 @@ class CudaConcat(LibraryTemplate):
 
     family = "layout"
 
+    def __init__(self, plans: ImagePlans) -> None:
+        self.plans = plans
+
     def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
         """None where all operands have the result's type and rank."""
         if node.op not in _OPS:
@@ -38,8 +44,15 @@ class CudaConcat(LibraryTemplate):
         return None if result.numel < MOST_ELEMENTS else "elements of joined tensors are counted in 31 bits"
 
     def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
-        """One call for up to 64 operands, in channels-last order where operands that are images lie so."""
+        """One call for up to 64 operands, in channels-last order where operands that are images lie so.
+
+        Channels of images are written to their place by what makes them, as far as it can.
+        """
         node = nodes[0]
+        plan = self.plans.of(lowering.index)
+        if joins_channels(node) and (node.name, 0) in plan.orders:
+            _fill(plan, node, lowering)
+            return
         keys = [key for key in _keys(node.args[0]) if lowering.index.spec(key).numel]
         shape = node.outputs[0].shape
         dim = int(number(argument(node, 1, "dim", 0))) % len(shape)
@@ -70,6 +83,29 @@ class CudaConcat(LibraryTemplate):
             )
             begin += sum(chunk)
         settle(lowering, result, target)
+
+
+def _fill(plan: ImagePlan, node: GraphNode, lowering: Lowering) -> None:
+    """Copies those operands into the joined image that do not lie there yet."""
+    result = (node.name, 0)
+    whole = plan.joined(result, lowering)
+    if result not in lowering.values:
+        lowering.bind(result, whole)
+    channel = 0
+    for key in join_operands(node):
+        shape = lowering.index.shape(key)
+        part = View(whole.buffer, shape, whole.strides, whole.offset + channel * whole.strides[1])
+        channel += shape[1]
+        if part in (lowering.view(key), lowering.in_slices.get(key)):
+            continue
+        view = lowering.view(key)
+        lowering.add(_copy_call(lowering, view, part, key[0]))
+        lowering.in_slices[key] = part
+    settle(lowering, result, whole)
+
+
+def _copy_call(lowering: Lowering, source: View, target: View, name: str) -> LibraryCall:
+    return layout_call(lowering.unique(f"copy_{name}"), source, target, name)
 
 
 def _keys(value: Argument) -> list[ValueKey]:

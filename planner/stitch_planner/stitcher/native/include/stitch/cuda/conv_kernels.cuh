@@ -30,12 +30,17 @@ struct ConvOptions {
   bool relu = false;          // NaN stays NaN
   bool source_first = false;  // the source lies as [N][C][H][W]
   bool allow_tf32 = false;    // only where the contract allows it
+  int64_t out_step = 0;       // elements between pixels of the result, a slice of a wider image; 0: dense
 
   __host__ __device__ int64_t in_share() const { return in_channels / groups; }
   __host__ __device__ int64_t out_share() const { return out_channels / groups; }
   __host__ __device__ int64_t area() const { return kernel[0] * kernel[1]; }
   __host__ __device__ int64_t pixels() const { return images * height * width; }
   __host__ __device__ int64_t out_pixels() const { return images * out_height * out_width; }
+  __host__ __device__ int64_t step() const { return out_step != 0 ? out_step : out_channels; }
+  bool is_slice() const { return step() != out_channels; }
+  // Elements from the result's first to behind its last.
+  int64_t out_span() const { return (out_pixels() - 1) * step() + out_channels; }
   bool empty() const { return pixels() == 0 || out_pixels() == 0; }
   // Channels of the source as the convolution reads it: an image that has to be brought into another order
   // is filled up to whole 16-byte groups, which tensor cores want, with zeros.
@@ -153,15 +158,17 @@ template <int V>
 struct Finish {
   float* out;
   const float* bias;
-  const float* residual;
-  uint32_t groups;  // of V channels
+  const float* residual;  // dense
+  uint32_t groups;        // of V channels
+  int64_t step;           // elements between pixels of the result
   bool relu;
 
   __device__ void operator()(int64_t i) const {
-    const uint32_t channel = static_cast<uint32_t>(i) % groups * V;
-    const int64_t at = i * V;
-    store(out + at, finished<V>(load<V>(out + at), bias != nullptr ? bias + channel : nullptr,
-                                residual != nullptr ? residual + at : nullptr, relu));
+    const uint32_t index = static_cast<uint32_t>(i), pixel = index / groups;
+    const uint32_t channel = (index - pixel * groups) * V;
+    float* to = out + pixel * step + channel;
+    store(to, finished<V>(load<V>(to), bias != nullptr ? bias + channel : nullptr,
+                          residual != nullptr ? residual + i * V : nullptr, relu));
   }
 };
 
@@ -188,7 +195,7 @@ struct PlainSum {
         sum += products((image * o.height + y) * o.width + x, kr * o.kernel[1] + kc, channel);
       }
     }
-    out[i] = static_cast<float>(sum);
+    out[pixel * o.step() + channel] = static_cast<float>(sum);
   }
 
  private:
@@ -260,10 +267,11 @@ inline int32_t finish_conv(const ConvOptions& o, float* out, const float* bias, 
   constexpr const char* kName = "finish a convolution";
   const int64_t count = o.out_pixels() * o.out_channels;
   const uint32_t channels = static_cast<uint32_t>(o.out_channels);
-  if (channels % 4 == 0) {
-    return each(kName, count / 4, Finish<4>{out, bias, residual, channels / 4, o.relu}, call);
+  const bool aligned = reinterpret_cast<uintptr_t>(out) % kWidestAccess == 0;
+  if (channels % 4 == 0 && o.step() % 4 == 0 && aligned) {
+    return each(kName, count / 4, Finish<4>{out, bias, residual, channels / 4, o.step(), o.relu}, call);
   }
-  return each(kName, count, Finish<1>{out, bias, residual, channels, o.relu}, call);
+  return each(kName, count, Finish<1>{out, bias, residual, channels, o.step(), o.relu}, call);
 }
 
 }  // namespace stitch::cuda
