@@ -11,10 +11,6 @@ namespace {
 
 struct Tensor {
   int n, c, h, w;
-  int step;  // elements between pixels
-
-  // Where element i of a dense tensor lies.
-  size_t place(size_t i) const { return i / c * step + i % c; }
 };
 struct Filter {
   int k, c, h, w;
@@ -112,11 +108,9 @@ int cudnnDestroy(void* handle) { return unmake(static_cast<int*>(handle)); }
 int cudnnSetStream(void*, void*) { return 0; }
 int cudnnCreateTensorDescriptor(Tensor** made) { return make(made); }
 int cudnnDestroyTensorDescriptor(Tensor* made) { return unmake(made); }
-int cudnnSetTensor4dDescriptorEx(Tensor* t, int type, int n, int c, int h, int w, int n_step, int c_step,
-                                 int h_step, int w_step) {
-  *t = {n, c, h, w, w_step};
-  const bool last = c_step == 1 && w_step >= c && h_step == w * w_step && n_step == h * h_step;
-  return last && type == 0 ? 0 : wrong();
+int cudnnSetTensor4dDescriptor(Tensor* t, int format, int type, int n, int c, int h, int w) {
+  *t = {n, c, h, w};
+  return format == 1 && type == 0 ? 0 : wrong();
 }
 int cudnnCreateFilterDescriptor(Filter** made) { return make(made); }
 int cudnnDestroyFilterDescriptor(Filter* made) { return unmake(made); }
@@ -166,7 +160,7 @@ int cudnnConvolutionForward(void*, const float* alpha, Tensor* x, const float* s
   const size_t count = static_cast<size_t>(y->n) * y->h * y->w * y->c;
   std::vector<double> sums(count, 0.0);
   products(*x, *f, *o, *y, [&](size_t a, size_t b, size_t c) { sums[c] += double{source[a]} * w[b]; });
-  for (size_t i = 0; i < count; ++i) out[y->place(i)] = static_cast<float>(sums[i]);
+  for (size_t i = 0; i < count; ++i) out[i] = static_cast<float>(sums[i]);
   return 0;
 }
 int cudnnConvolutionBiasActivationForward(void*, const float* alpha1, Tensor* x, const float* source,
@@ -185,9 +179,9 @@ int cudnnConvolutionBiasActivationForward(void*, const float* alpha1, Tensor* x,
   products(*x, *f, *o, *y, [&](size_t p, size_t q, size_t r) { sums[r] += double{source[p]} * w[q]; });
   for (size_t i = 0; i < count; ++i) {
     const bool reads = *alpha2 != 0 || faults & kReadsResult;
-    const double value = sums[i] + own[i % y->c] + (reads ? double{*alpha2} * added[y->place(i)] : 0.0);
+    const double value = sums[i] + own[i % y->c] + (reads ? double{*alpha2} * added[i] : 0.0);
     const bool zero = a->mode == 1 && (faults & kReluDropsNan ? !(value > 0) : value < 0);
-    out[y->place(i)] = zero ? 0.0f : static_cast<float>(value);
+    out[i] = zero ? 0.0f : static_cast<float>(value);
   }
   return 0;
 }

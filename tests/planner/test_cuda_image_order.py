@@ -9,7 +9,8 @@ from torch import nn
 from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.testing import build_for_gpus, lowered
 from stitch_planner.stitcher.lower.cuda.image_plan import kind_of
-from stitch_planner.stitcher.lower.kernel_ir import KernelProgram
+from stitch_planner.stitcher.lower.kernel_ir import KernelProgram, LibraryCall, LibraryOp
+from stitch_planner.stitcher.lower.operations import ConcatOp
 from stitch_planner.stitcher.lower.templates.conv import ConvShape
 from tests.planner.test_cuda_convolutions import agrees, convolutions
 
@@ -94,6 +95,10 @@ class Branches(nn.Module):
         return torch.cat([self.one(x), self.three(self.reduce(x)), self.pooled(self.pool(x))], 1)
 
 
+def operations(program: KernelProgram) -> list[LibraryOp]:
+    return [kernel.operation for kernel in program.kernels if isinstance(kernel, LibraryCall)]
+
+
 def copies(program: KernelProgram) -> int:
     """Kernels and calls that compute nothing."""
     return sum(not kernel.nodes for kernel in program.kernels)
@@ -118,7 +123,10 @@ def test_a_dense_block_is_written_to_one_image(tmp_path: Path) -> None:
     program = agrees(DenseBlock(8, 4, 3).train(), [torch.randn(2, 8, 6, 5)], tmp_path)
     found = convolutions(program)
     assert not any(operation.planar for operation in found)
-    assert len({operation.out.buffer.name for operation in found}) == 1
+    joins = [operation for operation in operations(program) if isinstance(operation, ConcatOp)]
+    assert len({operation.out.buffer.name for operation in joins}) == 1
+    # Every layer's result is copied once, next to those before it.
+    assert [len(operation.sources) for operation in joins] == [1, 1, 1]
     # The image comes in, the first layer's is turned, and the result goes out.
     assert copies(program) == 3
 

@@ -125,7 +125,7 @@ class Normalisation:
 class ConvOp(LibraryOp):
     """A convolution of channels-last images with constant weights, then `post`.
 
-    A target may let `source` lie as N, C, H, W. `out` may be a slice of a wider image's channels.
+    A target may let `source` lie as N, C, H, W; where it is `planar`, `out` may be a slice of a wider image.
     """
 
     weight: View

@@ -118,7 +118,6 @@ def _options(op: ConvOp) -> str:
         relu=flag("relu" in kinds),
         source_first=flag(not op.planar and not op.source.is_channels_last),
         allow_tf32=flag(op.allow_tf32),
-        out_step=op.out.strides[3],
     )
 
 

@@ -48,8 +48,8 @@ class CudaConv(Conv):
 
     def target(self, key: ValueKey, lowering: Lowering, *, planar: bool) -> View:
         """The slice of the image that the result is joined to, or an image of its own."""
-        # A depthwise convolution of channels-last images writes dense ones.
-        part = self.plans.of(lowering.index).target(key, lowering, "first" if planar else "last")
+        # cuDNN writes dense images only; the join copies them.
+        part = self.plans.of(lowering.index).target(key, lowering) if planar else None
         if part is None:
             return place(lowering, key, first=planar)
         lowering.bind(key, part)

@@ -61,9 +61,9 @@ class ImagePlan:
         """Whether the value is to lie as N, C, H, W."""
         return self.orders.get(key) == "first"
 
-    def target(self, key: ValueKey, lowering: Lowering, order: Order) -> View | None:
-        """The slice that the value is to be written to in this order; None where it stands alone."""
-        if key not in self.slices or not self.slices[key].direct or self.orders.get(key) != order:
+    def target(self, key: ValueKey, lowering: Lowering) -> View | None:
+        """The slice of an N, C, H, W image that the value is to be written to; None where it stands alone."""
+        if key not in self.slices or not self.slices[key].direct or not self.is_first(key):
             return None
         return self.slice(key, lowering)
 
@@ -139,9 +139,8 @@ def kind_of(shape: ConvShape, source: tuple[int, ...], result: tuple[int, ...]) 
     pixel = shape.kernel == (1, 1) and shape.padding == (0, 0)
     share = channels // shape.groups * (results // shape.groups)
     aligned = source[2] * source[3] % ALIGNED_ELEMENTS == 0
-    return (
-        "product" if pixel and aligned and (shape.groups == 1 or share % ALIGNED_ELEMENTS == 0) else None
-    )
+    fits = pixel and aligned and (shape.groups == 1 or share % ALIGNED_ELEMENTS == 0)
+    return "product" if fits else None
 
 
 # ---- orders --------------------------------------------------------------------------------------------

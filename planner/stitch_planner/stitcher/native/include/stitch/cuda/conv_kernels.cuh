@@ -30,17 +30,12 @@ struct ConvOptions {
   bool relu = false;          // NaN stays NaN
   bool source_first = false;  // the source lies as [N][C][H][W]
   bool allow_tf32 = false;    // only where the contract allows it
-  int64_t out_step = 0;       // elements between pixels of the result, a slice of a wider image; 0: dense
 
   __host__ __device__ int64_t in_share() const { return in_channels / groups; }
   __host__ __device__ int64_t out_share() const { return out_channels / groups; }
   __host__ __device__ int64_t area() const { return kernel[0] * kernel[1]; }
   __host__ __device__ int64_t pixels() const { return images * height * width; }
   __host__ __device__ int64_t out_pixels() const { return images * out_height * out_width; }
-  __host__ __device__ int64_t step() const { return out_step != 0 ? out_step : out_channels; }
-  bool is_slice() const { return step() != out_channels; }
-  // Elements from the result's first to behind its last.
-  int64_t out_span() const { return (out_pixels() - 1) * step() + out_channels; }
   bool empty() const { return pixels() == 0 || out_pixels() == 0; }
   // Channels of the source as the convolution reads it: an image that has to be brought into another order
   // is filled up to whole 16-byte groups, which tensor cores want, with zeros.
@@ -158,17 +153,15 @@ template <int V>
 struct Finish {
   float* out;
   const float* bias;
-  const float* residual;  // dense
-  uint32_t groups;        // of V channels
-  int64_t step;           // elements between pixels of the result
+  const float* residual;
+  uint32_t groups;  // of V channels
   bool relu;
 
   __device__ void operator()(int64_t i) const {
-    const uint32_t index = static_cast<uint32_t>(i), pixel = index / groups;
-    const uint32_t channel = (index - pixel * groups) * V;
-    float* to = out + pixel * step + channel;
-    store(to, finished<V>(load<V>(to), bias != nullptr ? bias + channel : nullptr,
-                          residual != nullptr ? residual + i * V : nullptr, relu));
+    const uint32_t channel = static_cast<uint32_t>(i) % groups * V;
+    const int64_t at = i * V;
+    store(out + at, finished<V>(load<V>(out + at), bias != nullptr ? bias + channel : nullptr,
+                                residual != nullptr ? residual + at : nullptr, relu));
   }
 };
 
@@ -195,7 +188,7 @@ struct PlainSum {
         sum += products((image * o.height + y) * o.width + x, kr * o.kernel[1] + kc, channel);
       }
     }
-    out[pixel * o.step() + channel] = static_cast<float>(sum);
+    out[i] = static_cast<float>(sum);
   }
 
  private:
@@ -235,19 +228,26 @@ class ConvWeights {
     const int64_t share = o.transposed ? o.out_share() : o.in_share();
     const int64_t padded = o.groups == 1 && !o.transposed ? o.read_channels() : share;
     const int64_t count = k * o.area() * padded;
-    has_bias_ = bias != nullptr || norm.mean != nullptr;
-    if (!weight_.reserve(sizeof(float) * count) || !bias_.reserve(sizeof(float) * o.out_channels)) {
-      return call.errors->fail(STITCH_OUT_OF_MEMORY, "no memory for the weights of a convolution");
-    }
+    STITCH_TRY(reserve(call, o, count, bias != nullptr || norm.mean != nullptr));
     if (spread) {
       const PackDepthwise work{weight, weight_.floats(), norm, o.area(), o.out_channels};
-      STITCH_TRY(each("pack the weight of a convolution", count, work, call));
+      STITCH_TRY(each(kPacking, count, work, call));
     } else {
       const PackWeight work{weight, weight_.floats(), norm,         o.area(),
                             share,  padded,           k / o.groups, o.transposed};
-      STITCH_TRY(each("pack the weight of a convolution", count, work, call));
+      STITCH_TRY(each(kPacking, count, work, call));
     }
-    return each("pack the bias of a convolution", o.out_channels, PackBias{bias, bias_.floats(), norm}, call);
+    return pack_bias(call, o, bias, norm);
+  }
+
+  // The same with strides folded into channels (conv_strides.cuh). F: PackFolded, all but its target set.
+  template <class F>
+  int32_t pack_folded(const Call& call, const ConvOptions& folded, F work, const float* bias) {
+    const int64_t count = folded.out_channels * folded.area() * folded.in_channels;
+    STITCH_TRY(reserve(call, folded, count, bias != nullptr || work.norm.mean != nullptr));
+    work.packed = weight_.floats();
+    STITCH_TRY(each(kPacking, count, work, call));
+    return pack_bias(call, folded, bias, work.norm);
   }
 
   const float* weight() const { return weight_.floats(); }
@@ -256,6 +256,20 @@ class ConvWeights {
   const float* bias_or_zeros() const { return bias_.floats(); }
 
  private:
+  static constexpr const char* kPacking = "pack the weight of a convolution";
+
+  int32_t reserve(const Call& call, const ConvOptions& o, int64_t count, bool has_bias) {
+    has_bias_ = has_bias;
+    if (weight_.reserve(sizeof(float) * count) && bias_.reserve(sizeof(float) * o.out_channels)) {
+      return STITCH_OK;
+    }
+    return call.errors->fail(STITCH_OUT_OF_MEMORY, "no memory for the weights of a convolution");
+  }
+
+  int32_t pack_bias(const Call& call, const ConvOptions& o, const float* bias, const FoldedNorm& norm) {
+    return each("pack the bias of a convolution", o.out_channels, PackBias{bias, bias_.floats(), norm}, call);
+  }
+
   DeviceMemory weight_, bias_;
   bool has_bias_ = false;
 };
@@ -267,11 +281,10 @@ inline int32_t finish_conv(const ConvOptions& o, float* out, const float* bias, 
   constexpr const char* kName = "finish a convolution";
   const int64_t count = o.out_pixels() * o.out_channels;
   const uint32_t channels = static_cast<uint32_t>(o.out_channels);
-  const bool aligned = reinterpret_cast<uintptr_t>(out) % kWidestAccess == 0;
-  if (channels % 4 == 0 && o.step() % 4 == 0 && aligned) {
-    return each(kName, count / 4, Finish<4>{out, bias, residual, channels / 4, o.step(), o.relu}, call);
+  if (channels % 4 == 0) {
+    return each(kName, count / 4, Finish<4>{out, bias, residual, channels / 4, o.relu}, call);
   }
-  return each(kName, count, Finish<1>{out, bias, residual, channels, o.step(), o.relu}, call);
+  return each(kName, count, Finish<1>{out, bias, residual, channels, o.relu}, call);
 }
 
 }  // namespace stitch::cuda

@@ -26,7 +26,7 @@ inline bool operator==(const ConvOptions& a, const ConvOptions& b) {
               a.out_height == b.out_height && a.out_width == b.out_width && a.in_channels == b.in_channels &&
               a.out_channels == b.out_channels && a.groups == b.groups && a.transposed == b.transposed &&
               a.has_bias == b.has_bias && a.has_residual == b.has_residual && a.relu == b.relu &&
-              a.source_first == b.source_first && a.allow_tf32 == b.allow_tf32 && a.step() == b.step();
+              a.source_first == b.source_first && a.allow_tf32 == b.allow_tf32;
   for (int axis = 0; axis < 2; ++axis) {
     same = same && a.kernel[axis] == b.kernel[axis] && a.stride[axis] == b.stride[axis] &&
            a.padding[axis] == b.padding[axis] && a.dilation[axis] == b.dilation[axis];
@@ -47,19 +47,18 @@ struct ConvLibraries {
   }
 };
 
-inline constexpr size_t kMostConvWorkspaceBytes = size_t{256} << 20;
+// What a way may take beside the images: their size once more, since some kernels want a converted copy of
+// both, and this much in any case.
+inline constexpr size_t kConvWorkspaceBytes = size_t{256} << 20;
 inline constexpr int kMostLibraryWays = 3;  // of the heuristics' list, best first
 inline constexpr int kMeasuredRuns = 3;
 
 struct CountNan {
   const float* values;
   unsigned long long* count;
-  uint32_t channels;
-  int64_t step;  // elements between pixels
 
   __device__ void operator()(int64_t i) const {
-    const uint32_t index = static_cast<uint32_t>(i), pixel = index / channels;
-    if (isnan(values[pixel * step + (index - pixel * channels)])) atomicAdd(count, 1ull);
+    if (isnan(values[i])) atomicAdd(count, 1ull);
   }
 };
 
@@ -109,10 +108,8 @@ class ConvRunner {
       }
       case ConvWay::kProduct: {
         const bool adds_bias = product_adds_bias();
-        const float* addend = o.is_slice() ? nullptr : residual;
-        STITCH_TRY(product_.run(call, source, weights_->weight(), out, addend));
-        return finish_conv(o, out, adds_bias ? nullptr : weights_->bias(), o.is_slice() ? residual : nullptr,
-                           call);
+        STITCH_TRY(product_.run(call, source, weights_->weight(), out, residual));
+        return finish_conv(o, out, adds_bias ? nullptr : weights_->bias(), nullptr, call);
       }
       case ConvWay::kFused:
         return run_fused(way, call, source, out, residual);
@@ -158,9 +155,9 @@ class ConvRunner {
   int32_t describe() {
     const ConvOptions& o = options_;
     const auto& fn = cudnn().fn;
-    STITCH_TRY(image(&source_, o.images, o.read_channels(), o.height, o.width, o.read_channels()));
-    STITCH_TRY(image(&out_, o.images, o.out_channels, o.out_height, o.out_width, o.step()));
-    STITCH_TRY(image(&bias_, 1, o.out_channels, 1, 1, o.out_channels));
+    STITCH_TRY(image(&source_, o.images, o.read_channels(), o.height, o.width));
+    STITCH_TRY(image(&out_, o.images, o.out_channels, o.out_height, o.out_width));
+    STITCH_TRY(image(&bias_, 1, o.out_channels, 1, 1));
     STITCH_TRY(cudnn().check(fn.cudnnCreateFilterDescriptor(&filter_), kDescribing));
     const int64_t k = o.transposed ? o.in_channels : o.out_channels;
     const int64_t c = o.transposed ? o.out_share() : o.groups == 1 ? o.read_channels() : o.in_share();
@@ -182,14 +179,11 @@ class ConvRunner {
                          kDescribing);
   }
 
-  // A channels-last image whose pixels are `step` elements apart.
-  int32_t image(dnn::TensorDesc* made, int64_t n, int64_t c, int64_t h, int64_t w, int64_t step) {
+  int32_t image(dnn::TensorDesc* made, int64_t n, int64_t c, int64_t h, int64_t w) {
     STITCH_TRY(cudnn().check(cudnn().fn.cudnnCreateTensorDescriptor(made), kDescribing));
-    return cudnn().check(
-        cudnn().fn.cudnnSetTensor4dDescriptorEx(*made, dnn::kFloat, as_int(n), as_int(c), as_int(h),
-                                                as_int(w), as_int(h * w * step), 1, as_int(w * step),
-                                                as_int(step)),
-        kDescribing);
+    return cudnn().check(cudnn().fn.cudnnSetTensor4dDescriptor(*made, dnn::kNhwc, dnn::kFloat, as_int(n),
+                                                               as_int(c), as_int(h), as_int(w)),
+                         kDescribing);
   }
 
   static int as_int(int64_t value) { return static_cast<int>(value); }
@@ -205,9 +199,7 @@ class ConvRunner {
   int32_t choose(const Call& call) {
     std::vector<ConvWay> ways = library_ways();
     if (may_be_product()) ways.push_back(product_way());
-    // The residual of the fused call lies as the result.
-    const bool has_fused =
-        !options_.transposed && ends_with_more() && !(options_.has_residual && options_.is_slice());
+    const bool has_fused = !options_.transposed && ends_with_more();
     if (has_fused) add_fused(&ways);
     if (ways.empty()) return adopt({});
     size_t scratch = 0;
@@ -311,7 +303,14 @@ class ConvRunner {
                                  cudnn().handle(), filter_, source_, conv_, out_, algorithm, bytes)
                            : fn.cudnnGetConvolutionForwardWorkspaceSize(cudnn().handle(), source_, filter_,
                                                                         conv_, out_, algorithm, bytes);
-    return status == dnn::kSuccess && *bytes <= kMostConvWorkspaceBytes;
+    return status == dnn::kSuccess && *bytes <= most_workspace();
+  }
+
+  size_t most_workspace() const {
+    const ConvOptions& o = options_;
+    const size_t images =
+        sizeof(float) * (o.pixels() * o.read_channels() + o.out_pixels() * o.out_channels);
+    return images > kConvWorkspaceBytes ? images : kConvWorkspaceBytes;
   }
 
   void add_fused(std::vector<ConvWay>* ways) const {
@@ -350,9 +349,9 @@ class ConvRunner {
     product.batch = o.groups;
     product.a = {false, o.read_channels(), o.groups == 1 ? 0 : depth};
     product.b = {true, depth, o.groups == 1 ? 0 : depth * width};
-    product.d = {false, o.step(), o.groups == 1 ? 0 : width};
+    product.d = {false, o.out_channels, o.groups == 1 ? 0 : width};
     product.has_bias = product_adds_bias() && weights_->bias() != nullptr;
-    product.has_addend = o.has_residual && !o.is_slice();
+    product.has_addend = o.has_residual;
     product.allow_tf32 = o.allow_tf32;
     STITCH_TRY(product_.init(libraries_->lt, product, weights_->bias()));
     has_product_ = true;
@@ -363,10 +362,9 @@ class ConvRunner {
 
   bool reserve(Trial* trial, size_t scratch) const {
     const ConvOptions& o = options_;
-    const size_t dense = sizeof(float) * o.out_pixels() * o.out_channels;
-    return trial->source.reserve(sizeof(float) * o.pixels() * o.read_channels()) &&
-           trial->out.reserve(sizeof(float) * o.out_span()) &&
-           (!o.has_residual || trial->residual.reserve(dense)) && trial->scratch.reserve(scratch) &&
+    const size_t out = sizeof(float) * o.out_pixels() * o.out_channels;
+    return trial->source.reserve(sizeof(float) * o.pixels() * o.read_channels()) && trial->out.reserve(out) &&
+           (!o.has_residual || trial->residual.reserve(out)) && trial->scratch.reserve(scratch) &&
            trial->count.reserve(sizeof(unsigned long long));
   }
 
@@ -380,7 +378,7 @@ class ConvRunner {
     };
     STITCH_TRY(set(trial.source.get(), source, read));
     if (o.has_residual) STITCH_TRY(set(trial.residual.get(), kSmall, bytes));
-    return set(trial.out.get(), out, sizeof(float) * o.out_span());
+    return set(trial.out.get(), out, bytes);
   }
 
   int32_t run(const ConvWay& way, const Call& call, const Trial& trial) const {
@@ -417,8 +415,7 @@ class ConvRunner {
   bool count_nan(const ConvWay& way, const Call& call, const Trial& trial, int source, int64_t* found) const {
     unsigned long long count = 0;
     const int64_t all = options_.out_pixels() * options_.out_channels;
-    const CountNan work{trial.out.floats(), static_cast<unsigned long long*>(trial.count.get()),
-                        static_cast<uint32_t>(options_.out_channels), options_.step()};
+    const CountNan work{trial.out.floats(), static_cast<unsigned long long*>(trial.count.get())};
     const bool done = fill(call, trial, source, kNan) == STITCH_OK && run(way, call, trial) == STITCH_OK &&
                       cudaMemsetAsync(trial.count.get(), 0, sizeof count, call.stream) == cudaSuccess &&
                       each("count NaN", all, work, call) == STITCH_OK &&

@@ -53,8 +53,7 @@ struct Functions {
   int (*cudnnSetStream)(Handle, cudaStream_t);
   int (*cudnnCreateTensorDescriptor)(TensorDesc*);
   int (*cudnnDestroyTensorDescriptor)(TensorDesc);
-  int (*cudnnSetTensor4dDescriptorEx)(TensorDesc, int type, int n, int c, int h, int w, int n_stride,
-                                      int c_stride, int h_stride, int w_stride);
+  int (*cudnnSetTensor4dDescriptor)(TensorDesc, int format, int type, int n, int c, int h, int w);
   int (*cudnnCreateFilterDescriptor)(FilterDesc*);
   int (*cudnnDestroyFilterDescriptor)(FilterDesc);
   int (*cudnnSetFilter4dDescriptor)(FilterDesc, int type, int format, int k, int c, int h, int w);
@@ -142,7 +141,7 @@ class Cudnn {
     STITCH_DNN_SYMBOL(cudnnSetStream)
     STITCH_DNN_SYMBOL(cudnnCreateTensorDescriptor)
     STITCH_DNN_SYMBOL(cudnnDestroyTensorDescriptor)
-    STITCH_DNN_SYMBOL(cudnnSetTensor4dDescriptorEx)
+    STITCH_DNN_SYMBOL(cudnnSetTensor4dDescriptor)
     STITCH_DNN_SYMBOL(cudnnCreateFilterDescriptor)
     STITCH_DNN_SYMBOL(cudnnDestroyFilterDescriptor)
     STITCH_DNN_SYMBOL(cudnnSetFilter4dDescriptor)
