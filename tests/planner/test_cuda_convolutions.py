@@ -56,6 +56,8 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "pixel": (lambda: nn.Conv2d(16, 24, 1), (2, 16, 5, 5)),
     "pixel by groups": (lambda: nn.Conv2d(16, 24, 1, groups=4, bias=False), (2, 16, 5, 5)),
     "image": (lambda: nn.Conv2d(3, 8, 7, stride=2, padding=3), (2, 3, 17, 15)),
+    "wide strides": (lambda: nn.Conv2d(3, 8, 11, stride=4, padding=2), (2, 3, 30, 35)),
+    "patches": (lambda: nn.Conv2d(3, 16, 4, stride=4), (2, 3, 16, 13)),
     "gray image": (lambda: nn.Conv2d(1, 6, 5), (2, 1, 12, 12)),
     "five channels": (lambda: nn.Conv2d(5, 7, 3), (2, 5, 8, 8)),
     "same": (lambda: nn.Conv2d(4, 5, 3, padding="same"), (2, 4, 6, 7)),
@@ -197,6 +199,18 @@ class Shifted(nn.Module):
 
 def test_windows_on_an_image_are_copied_where_the_call_cannot_read_them(tmp_path: Path) -> None:
     agrees(Shifted().eval(), [torch.randn(2, 11, 7, 6)], tmp_path)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_not_finite_stays_at_its_own_pixels_where_strides_are_folded(
+    value: float, tmp_path: Path
+) -> None:
+    module, x = nn.Sequential(nn.Conv2d(3, 8, 11, stride=4, padding=2), nn.ReLU()), torch.randn(2, 3, 30, 35)
+    module.eval()
+    x[0, 1, 12, 17] = value
+    text = emit_cuda(lowered(module, [x]))
+    found = OnHost(text, tmp_path).run([x], {k: v.detach() for k, v in module.named_parameters()})[0]
+    torch.testing.assert_close(found, module(x).detach(), equal_nan=True, rtol=1e-4, atol=1e-5)
 
 
 def test_nan_stays_behind_a_relu_and_at_its_own_pixels(tmp_path: Path) -> None:

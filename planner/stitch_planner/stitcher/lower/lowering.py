@@ -59,6 +59,10 @@ class Lowering:
     """How the target copies a window into another: name, source, target, and what it is for people."""
     keeps_copies: bool = False
     """Whether the target copies windows on parameters at initialisation."""
+    joined: dict[ValueKey, View] = field(default_factory=dict[ValueKey, View])
+    """Where results of joins lie whose operands are written there before the join itself is lowered."""
+    in_slices: dict[ValueKey, View] = field(default_factory=dict[ValueKey, View])
+    """Operands that have been copied into such a result."""
     kept: dict[Wish, View] = field(default_factory=dict[Wish, View])
     """Those copies, by what they were wished for."""
 

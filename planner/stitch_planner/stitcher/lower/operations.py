@@ -125,7 +125,7 @@ class Normalisation:
 class ConvOp(LibraryOp):
     """A convolution of channels-last images with constant weights, then `post`.
 
-    A target may let `source` lie as N, C, H, W.
+    A target may let `source` lie as N, C, H, W; where it is `planar`, `out` may be a slice of a wider image.
     """
 
     weight: View
@@ -146,6 +146,8 @@ class ConvOp(LibraryOp):
     transposed: bool
     output_padding: Pair
     allow_tf32: bool = False
+    planar: bool = False
+    """All images lie as N, C, H, W."""
 
 
 @dataclass(frozen=True)

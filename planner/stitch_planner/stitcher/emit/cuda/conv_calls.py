@@ -1,12 +1,18 @@
 """Convolutions as calls of the package's CUDA headers."""
 
-from stitch_planner.stitcher.emit.call_text import CallText, braced, flag
+from stitch_planner.stitcher.emit.call_text import CallArgument, CallText, braced, flag
+from stitch_planner.stitcher.lower.cuda.image_plan import DIRECT_PIXELS, kind_of
 from stitch_planner.stitcher.lower.operations import ConvOp, Pair
+from stitch_planner.stitcher.lower.templates.conv import ConvShape
 
 _LARGEST_WINDOW = 7
 """Height and width of the windows that the depthwise kernel unrolls; registers end there."""
 _LARGEST_STRIDE = 2
 """Beyond it the depthwise kernel reads pixels that no window of its tile covers."""
+_PLANAR_ROWS = 8
+"""Results of a column that a thread of the planar depthwise kernel computes: rows of the source are read once
+for all windows on them."""
+_OWN = "a kernel of the program's own, float32"
 _FEWEST_THREADS = 1 << 16
 """Of the depthwise kernel: half of what a large GPU (132 multiprocessors of 2048 threads) holds with the 100
 registers a thread that the largest tile takes."""
@@ -18,6 +24,8 @@ def conv(op: ConvOp) -> CallText:
     fold = () if norm is None else (norm.gamma, norm.beta, norm.mean, norm.variance, repr(norm.eps))
     residual = op.operands[0] if op.operands else None
     run = ("call", op.source, op.out, *((residual,) if residual is not None else ()))
+    if op.planar:
+        return _planar(op, fold, run)
     if is_depthwise(op):
         vector = next(width for width in (4, 2, 1) if op.channels[0] % width == 0)
         numbers = (*op.kernel, op.stride[1], vector, *depthwise_tile(op, vector))
@@ -26,15 +34,44 @@ def conv(op: ConvOp) -> CallText:
             f"stitch::cuda::DepthwiseConv<{', '.join(map(str, numbers))}>",
             ("call", _options(op), op.weight, op.bias, *fold),
             run,
-            chosen="a kernel of the program's own, float32",
+            chosen=_OWN,
         )
     return CallText(
         "stitch/cuda/conv.cuh",
         "stitch::cuda::Conv",
         ("dnn", "call", _options(op), op.weight, op.bias, *fold),
         run,
-        chosen=f"cuDNN, {'TF32 allowed' if op.allow_tf32 else 'float32'}, measured at initialisation",
+        chosen=f"{_precision('cuDNN', op)}, measured at initialisation",
     )
+
+
+def _planar(op: ConvOp, fold: tuple[CallArgument, ...], run: tuple[CallArgument, ...]) -> CallText:
+    """planar_conv.cuh."""
+    shape = ConvShape(op.groups, op.kernel, op.stride, op.padding, op.dilation, op.transposed)
+    kind = kind_of(shape, op.source.shape, op.out.shape)
+    numbers: tuple[int, ...] = ()
+    library: tuple[CallArgument, ...] = ()
+    if kind == "product":
+        name, chosen, library = "PlanarProduct", _precision("cuBLASLt", op), ("lib",)
+    elif kind == "depthwise":
+        rows = _PLANAR_ROWS if op.out.shape[2] > _PLANAR_ROWS // 2 else _PLANAR_ROWS // 2
+        name, chosen = "PlanarDepthwise", _OWN
+        numbers = (*op.kernel, op.stride[0], rows)
+    else:
+        name, chosen = "PlanarDirect", _OWN
+        numbers = (*op.channels, *op.kernel, DIRECT_PIXELS)
+    options = _options(op), str(op.out.strides[0])
+    return CallText(
+        "stitch/cuda/planar_conv.cuh",
+        f"stitch::cuda::{name}" + (f"<{', '.join(map(str, numbers))}>" if numbers else ""),
+        (*library, "call", *options, op.weight, op.bias, *fold),
+        run,
+        chosen=f"channels first; {chosen}",
+    )
+
+
+def _precision(library: str, op: ConvOp) -> str:
+    return f"{library}, {'TF32 allowed' if op.allow_tf32 else 'float32'}"
 
 
 def is_depthwise(op: ConvOp) -> bool:
@@ -79,7 +116,7 @@ def _options(op: ConvOp) -> str:
         has_bias=flag(op.bias is not None or op.norm is not None),
         has_residual=flag("add" in kinds),
         relu=flag("relu" in kinds),
-        source_first=flag(not op.source.is_channels_last),
+        source_first=flag(not op.planar and not op.source.is_channels_last),
         allow_tf32=flag(op.allow_tf32),
     )
 

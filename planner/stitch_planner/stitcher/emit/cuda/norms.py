@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from stitch_planner.stitcher.emit.call_text import CallText, enumerator, flag
 from stitch_planner.stitcher.emit.cuda.operands import aligned
+from stitch_planner.stitcher.lower.cuda.image_plan import slice_step
 from stitch_planner.stitcher.lower.operations import BatchNormOp, GroupNormOp
 
 WHOLE_GPU_BLOCKS = 264
@@ -74,7 +75,8 @@ def _planar_call(op: BatchNormOp | GroupNormOp, groups: int) -> CallText:
     plan = planar_schedule(images, channels, op.area, groups, is_aligned=_is_aligned(op))
     options = (
         f"{{/*images=*/{images}, /*channels=*/{channels}, /*area=*/{op.area}, /*groups=*/{groups}, "
-        f"/*splits=*/{plan.splits}, /*eps=*/{op.eps!r}f, /*slope=*/{op.slope!r}f}}"
+        f"/*splits=*/{plan.splits}, /*eps=*/{op.eps!r}f, /*slope=*/{op.slope!r}f"
+        f"{_step(op, first=True)}}}"
     )
     chosen = "one kernel, values stay in registers" if plan.kept else "statistics, then one pass"
     return CallText(
@@ -84,6 +86,14 @@ def _planar_call(op: BatchNormOp | GroupNormOp, groups: int) -> CallText:
         ("call", op.source, op.weight, op.bias, op.residual, op.out),
         chosen=chosen,
     )
+
+
+def _step(op: BatchNormOp | GroupNormOp, *, first: bool) -> str:
+    """The last option where the source is a slice of a wider image; nothing elsewhere."""
+    if op.source.is_dense or op.source.is_channels_last:
+        return ""
+    step = slice_step(op.source, first=first)
+    return f", /*{'x_image' if first else 'step'}=*/{step}"
 
 
 def _is_aligned(op: BatchNormOp | GroupNormOp) -> bool:
@@ -136,7 +146,8 @@ def _pixel_call(op: BatchNormOp | GroupNormOp, groups: int) -> CallText:
     plan = pixel_schedule(batches, pixels, channels, channels // groups, is_aligned=_is_aligned(op))
     options = (
         f"{{/*batches=*/{batches}, /*pixels=*/{pixels}, /*channels=*/{channels}, /*groups=*/{groups}, "
-        f"/*splits=*/{plan.splits}, /*eps=*/{op.eps!r}f, /*slope=*/{op.slope!r}f}}"
+        f"/*splits=*/{plan.splits}, /*eps=*/{op.eps!r}f, /*slope=*/{op.slope!r}f"
+        f"{_step(op, first=False)}}}"
     )
     return CallText(
         "stitch/cuda/pixel_norm.cuh",

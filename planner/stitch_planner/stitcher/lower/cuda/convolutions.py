@@ -2,25 +2,27 @@
 
 from collections.abc import Sequence
 
+from stitch_planner.stitcher.lower.cuda.image_plan import (
+    ALIGNED_ELEMENTS,
+    FEWEST_CHANNELS,
+    ImagePlans,
+    planar_kind,
+)
 from stitch_planner.stitcher.lower.epilogue import residual_of
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey
-from stitch_planner.stitcher.lower.image_shapes import as_2d
+from stitch_planner.stitcher.lower.image_shapes import as_2d, place
 from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View, channels_last
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import StridedCopyOp
 from stitch_planner.stitcher.lower.templates.conv import Conv, ConvShape
 from stitch_tools.models.graph import GraphNode
 
-ALIGNED_ELEMENTS = 4
-"""float32 elements in the 16 bytes that tensor cores and our own kernels read at once."""
-FEWEST_CHANNELS = 8
-"""Below these, a transposed copy of the image has rows too short for tiles; the call turns it itself."""
-
 
 class CudaConv(Conv):
     """conv1d, conv2d and their transposes."""
 
-    def __init__(self, *, allow_tf32: bool = False) -> None:
+    def __init__(self, plans: ImagePlans, *, allow_tf32: bool = False) -> None:
+        self.plans = plans
         self.allow_tf32 = allow_tf32
 
     def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
@@ -39,8 +41,25 @@ class CudaConv(Conv):
         residual = residual_of(candidate, inside, index)
         return before != "aten.add.Tensor" and residual is not None
 
-    def source(self, key: ValueKey, shape: ConvShape, lowering: Lowering) -> View:
-        """The image as it lies where the call turns it itself; else in channels-last order."""
+    def is_planar(self, node: GraphNode, lowering: Lowering) -> bool:
+        """Where the graph's images are better kept so, and there is a kernel for it."""
+        index = lowering.index
+        return self.plans.of(index).is_first((node.name, 0)) and planar_kind(node, index) is not None
+
+    def target(self, key: ValueKey, lowering: Lowering, *, planar: bool) -> View:
+        """The slice of the image that the result is joined to, or an image of its own."""
+        # cuDNN writes dense images only; the join copies them.
+        part = self.plans.of(lowering.index).target(key, lowering) if planar else None
+        if part is None:
+            return place(lowering, key, first=planar)
+        lowering.bind(key, part)
+        return part
+
+    def source(self, key: ValueKey, shape: ConvShape, lowering: Lowering, *, planar: bool) -> View:
+        """The image as it lies where the call turns it itself; else in the order that it reads."""
+        if planar:
+            view = lowering.dense(key)
+            return view if _is_aligned(view) else lowering.copy(view, view.strides, key[0])
         view = as_2d(lowering.view(key))
         turned = (
             view.is_dense

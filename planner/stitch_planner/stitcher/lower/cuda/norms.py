@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from math import prod
 
 from stitch_planner.stitcher.lower.comments import site
-from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.lower.cuda.image_plan import slice_step
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import is_fp32, last, place, settle
+from stitch_planner.stitcher.lower.kernel_ir import View
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import GroupNormOp
 from stitch_planner.stitcher.lower.scalars import number
@@ -38,6 +40,15 @@ class CudaBatchNorm(BatchNorm):
         refusal = super().refuses(node, index)
         too_large = node.outputs[0].numel >= MOST_ELEMENTS
         return "images are counted in 31 bits" if refusal is None and too_large else refusal
+
+    def source(self, key: ValueKey, lowering: Lowering) -> tuple[View, bool]:
+        """As the base class; a slice of a wider image's channels is read where it lies."""
+        view = lowering.view(key)
+        if not view.is_dense and not view.is_channels_last:
+            for first in (True, False):
+                if slice_step(view, first=first) is not None:
+                    return view, first
+        return super().source(key, lowering)
 
 
 class CudaImageNorm(LibraryTemplate):

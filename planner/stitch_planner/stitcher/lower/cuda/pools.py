@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from stitch_planner.stitcher.lower.comments import site
+from stitch_planner.stitcher.lower.cuda.image_plan import ImagePlans
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import last, place, settle, stays_first
 from stitch_planner.stitcher.lower.kernel_ir import View
@@ -32,6 +33,9 @@ class CudaPool(LibraryTemplate):
 
     family = "pool"
 
+    def __init__(self, plans: ImagePlans) -> None:
+        self.plans = plans
+
     def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
         """None for batched fp32 images whose indices nobody asks for."""
         dims = _DIMS.get(node.op)
@@ -51,7 +55,8 @@ class CudaPool(LibraryTemplate):
         """One call, in the order of memory that the operand has."""
         node = nodes[0]
         key = value_key(node.args[0])
-        first = stays_first(node, lowering.view(key), lowering.index)
+        planned = self.plans.of(lowering.index).is_first((node.name, 0))
+        first = planned or stays_first(node, lowering.view(key), lowering.index)
         source = lowering.dense(key) if first else last(lowering, key)
         target = place(lowering, (node.name, 0), first=first)
         kind: Literal["max", "average"] = "max" if "max" in node.op else "average"

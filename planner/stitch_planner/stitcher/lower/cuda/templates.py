@@ -2,6 +2,7 @@
 
 from stitch_planner.stitcher.lower.cuda.attention import CudaAttention
 from stitch_planner.stitcher.lower.cuda.convolutions import CudaConv
+from stitch_planner.stitcher.lower.cuda.image_plan import ImagePlans
 from stitch_planner.stitcher.lower.cuda.joins import CudaConcat
 from stitch_planner.stitcher.lower.cuda.lookups import CudaEinsum, CudaRowIndex
 from stitch_planner.stitcher.lower.cuda.losses import CudaCrossEntropy
@@ -24,9 +25,10 @@ from stitch_tools.models.task import Contract
 def cuda_templates(contract: Contract) -> tuple[Template, ...]:
     """Templates whose kernels have a CUDA form; reduced precision only where the contract allows it."""
     allow_tf32 = contract.matmul_precision != "fp32"
+    plans = ImagePlans()
     return (
         Windows(),
-        CudaConv(allow_tf32=contract.conv_precision != "fp32"),
+        CudaConv(plans, allow_tf32=contract.conv_precision != "fp32"),
         CudaProduct(allow_tf32=allow_tf32),
         CudaAttention(allow_tf32=allow_tf32),
         CudaCrossEntropy(),
@@ -36,9 +38,9 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
         CudaBatchNorm(),
         CudaImageNorm(),
         CudaLongRowNorm(),
-        CudaPool(),
+        CudaPool(plans),
         Upsample(),
-        CudaConcat(),
+        CudaConcat(plans),
         PixelShuffle(),
         Pad(),
         Flip(),

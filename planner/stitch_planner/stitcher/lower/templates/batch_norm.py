@@ -49,7 +49,7 @@ class BatchNorm(LibraryTemplate):
 
     def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
         """None for fp32 images with statistics of their own."""
-        if node.op != "aten.batch_norm.default" or not _from_batch(node):
+        if node.op != "aten.batch_norm.default" or not is_from_batch(node):
             return NOT_MINE
         if not is_fp32(node, index):
             return "batch statistics are computed in float32 only"
@@ -61,14 +61,18 @@ class BatchNorm(LibraryTemplate):
         """A residual, then an activation."""
         return absorbs_tail(nodes, candidate, index)
 
+    def source(self, key: ValueKey, lowering: Lowering) -> tuple[View, bool]:
+        """The image as the call reads it, and whether it lies as N, C, H, W."""
+        view = lowering.view(key)
+        channels_first = view.is_dense and not view.is_channels_last
+        return (view if channels_first else last(lowering, key)), channels_first
+
     def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
         """One call, in the order of memory that the operand has."""
         node = nodes[0]
         key = value_key(node.args[0])
-        view = lowering.view(key)
         residual, activation, slope = tail_of(nodes, lowering.index)
-        channels_first = view.is_dense and not view.is_channels_last
-        source = view if channels_first else last(lowering, key)
+        source, channels_first = self.source(key, lowering)
         shape = node.outputs[0].shape
         result = (nodes[-1].name, 0)
         target = place(lowering, result, first=channels_first)
@@ -94,7 +98,8 @@ class BatchNorm(LibraryTemplate):
         settle(lowering, result, target)
 
 
-def _from_batch(node: GraphNode) -> bool:
+def is_from_batch(node: GraphNode) -> bool:
+    """Whether a batch_norm takes the statistics of its batch."""
     return argument(node, 5, "training") is True or node.args[3] is None
 
 

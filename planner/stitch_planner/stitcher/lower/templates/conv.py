@@ -14,7 +14,7 @@ from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
 from stitch_tools.models.graph import Argument, GraphNode
 
-_OPS = frozenset(
+CONV_OPS = frozenset(
     f"aten.{name}"
     for name in (
         "conv1d.default",
@@ -41,7 +41,7 @@ class ConvShape:
     output_padding: tuple[int, int] = (0, 0)
 
 
-def _shape(node: GraphNode, index: GraphIndex) -> ConvShape | None:
+def conv_shape(node: GraphNode, index: GraphIndex) -> ConvShape | None:
     """The convolution's numbers; None where its padding cannot be given as one number a side."""
     weight = index.shape(value_key(node.args[1]))
     # A 1-d convolution is a 2-d one of height 1, so there is one template for both.
@@ -104,7 +104,7 @@ class Conv(LibraryTemplate):
 
     def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
         """None for fp32 convolutions with constant weights."""
-        if node.op not in _OPS:
+        if node.op not in CONV_OPS:
             return NOT_MINE
         if not is_fp32(node, index):
             return "convolutions are computed in float32 only"
@@ -114,7 +114,7 @@ class Conv(LibraryTemplate):
             return "only batched one- and two-dimensional convolutions have a template"
         if not index.is_constant(weight) or (bias is not None and not index.is_constant(value_key(bias))):
             return "only constant weights have a template"
-        return None if _shape(node, index) is not None else "uneven padding has no template"
+        return None if conv_shape(node, index) is not None else "uneven padding has no template"
 
     def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
         """A constant normalisation behind it, then what oneDNN's epilogue has."""
@@ -129,14 +129,17 @@ class Conv(LibraryTemplate):
         node = nodes[0]
         norm = nodes[1] if len(nodes) > 1 and nodes[1].op == "aten.batch_norm.default" else None
         tail = nodes[2:] if norm else nodes[1:]
-        shape = _shape(node, lowering.index)
+        shape = conv_shape(node, lowering.index)
         assert shape is not None
-        source = self.source(value_key(node.args[0]), shape, lowering)
+        planar = self.is_planar(node, lowering)
+        source = self.source(value_key(node.args[0]), shape, lowering, planar=planar)
         # The epilogue reads nodes behind its first; whatever comes before counts as that first one.
         epilogue = epilogue_of((nodes[1] if norm else node, *tail), lowering)
-        operands = tuple(self.operand(key, lowering) for key in epilogue.operands)
+        operands = tuple(
+            lowering.dense(key) if planar else self.operand(key, lowering) for key in epilogue.operands
+        )
         result = nodes[-1]
-        target = place(lowering, (result.name, 0))
+        target = self.target((result.name, 0), lowering, planar=planar)
         bias = argument(node, 2, "bias")
         channels = source.shape[1], target.shape[1]
         lowering.call(
@@ -161,13 +164,22 @@ class Conv(LibraryTemplate):
                 transposed=shape.transposed,
                 output_padding=shape.output_padding,
                 allow_tf32=self.allow_tf32,
+                planar=planar,
             ),
         )
         settle(lowering, (result.name, 0), target)
 
-    def source(self, key: ValueKey, shape: ConvShape, lowering: Lowering) -> View:
+    def is_planar(self, node: GraphNode, lowering: Lowering) -> bool:
+        """Whether images lie as N, C, H, W on both sides."""
+        return False
+
+    def source(self, key: ValueKey, shape: ConvShape, lowering: Lowering, *, planar: bool) -> View:
         """The image as the call reads it."""
         return self.operand(key, lowering)
+
+    def target(self, key: ValueKey, lowering: Lowering, *, planar: bool) -> View:
+        """Where the call writes; `settle` moves it if the value belongs elsewhere."""
+        return place(lowering, key)
 
     def operand(self, key: ValueKey, lowering: Lowering) -> View:
         """A value in channels-last order."""

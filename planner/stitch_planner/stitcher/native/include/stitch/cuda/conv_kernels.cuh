@@ -228,19 +228,26 @@ class ConvWeights {
     const int64_t share = o.transposed ? o.out_share() : o.in_share();
     const int64_t padded = o.groups == 1 && !o.transposed ? o.read_channels() : share;
     const int64_t count = k * o.area() * padded;
-    has_bias_ = bias != nullptr || norm.mean != nullptr;
-    if (!weight_.reserve(sizeof(float) * count) || !bias_.reserve(sizeof(float) * o.out_channels)) {
-      return call.errors->fail(STITCH_OUT_OF_MEMORY, "no memory for the weights of a convolution");
-    }
+    STITCH_TRY(reserve(call, o, count, bias != nullptr || norm.mean != nullptr));
     if (spread) {
       const PackDepthwise work{weight, weight_.floats(), norm, o.area(), o.out_channels};
-      STITCH_TRY(each("pack the weight of a convolution", count, work, call));
+      STITCH_TRY(each(kPacking, count, work, call));
     } else {
       const PackWeight work{weight, weight_.floats(), norm,         o.area(),
                             share,  padded,           k / o.groups, o.transposed};
-      STITCH_TRY(each("pack the weight of a convolution", count, work, call));
+      STITCH_TRY(each(kPacking, count, work, call));
     }
-    return each("pack the bias of a convolution", o.out_channels, PackBias{bias, bias_.floats(), norm}, call);
+    return pack_bias(call, o, bias, norm);
+  }
+
+  // The same with strides folded into channels (conv_strides.cuh). F: PackFolded, all but its target set.
+  template <class F>
+  int32_t pack_folded(const Call& call, const ConvOptions& folded, F work, const float* bias) {
+    const int64_t count = folded.out_channels * folded.area() * folded.in_channels;
+    STITCH_TRY(reserve(call, folded, count, bias != nullptr || work.norm.mean != nullptr));
+    work.packed = weight_.floats();
+    STITCH_TRY(each(kPacking, count, work, call));
+    return pack_bias(call, folded, bias, work.norm);
   }
 
   const float* weight() const { return weight_.floats(); }
@@ -249,6 +256,20 @@ class ConvWeights {
   const float* bias_or_zeros() const { return bias_.floats(); }
 
  private:
+  static constexpr const char* kPacking = "pack the weight of a convolution";
+
+  int32_t reserve(const Call& call, const ConvOptions& o, int64_t count, bool has_bias) {
+    has_bias_ = has_bias;
+    if (weight_.reserve(sizeof(float) * count) && bias_.reserve(sizeof(float) * o.out_channels)) {
+      return STITCH_OK;
+    }
+    return call.errors->fail(STITCH_OUT_OF_MEMORY, "no memory for the weights of a convolution");
+  }
+
+  int32_t pack_bias(const Call& call, const ConvOptions& o, const float* bias, const FoldedNorm& norm) {
+    return each("pack the bias of a convolution", o.out_channels, PackBias{bias, bias_.floats(), norm}, call);
+  }
+
   DeviceMemory weight_, bias_;
   bool has_bias_ = false;
 };

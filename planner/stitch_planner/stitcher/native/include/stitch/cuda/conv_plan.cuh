@@ -47,7 +47,9 @@ struct ConvLibraries {
   }
 };
 
-inline constexpr size_t kMostConvWorkspaceBytes = size_t{256} << 20;
+// What a way may take beside the images: their size once more, since some kernels want a converted copy of
+// both, and this much in any case.
+inline constexpr size_t kConvWorkspaceBytes = size_t{256} << 20;
 inline constexpr int kMostLibraryWays = 3;  // of the heuristics' list, best first
 inline constexpr int kMeasuredRuns = 3;
 
@@ -301,7 +303,14 @@ class ConvRunner {
                                  cudnn().handle(), filter_, source_, conv_, out_, algorithm, bytes)
                            : fn.cudnnGetConvolutionForwardWorkspaceSize(cudnn().handle(), source_, filter_,
                                                                         conv_, out_, algorithm, bytes);
-    return status == dnn::kSuccess && *bytes <= kMostConvWorkspaceBytes;
+    return status == dnn::kSuccess && *bytes <= most_workspace();
+  }
+
+  size_t most_workspace() const {
+    const ConvOptions& o = options_;
+    const size_t images =
+        sizeof(float) * (o.pixels() * o.read_channels() + o.out_pixels() * o.out_channels);
+    return images > kConvWorkspaceBytes ? images : kConvWorkspaceBytes;
   }
 
   void add_fused(std::vector<ConvWay>* ways) const {

@@ -21,6 +21,7 @@ struct PixelNormOptions {
   int64_t splits = 1;  // shares of a batch's pixels, each at least one
   float eps = 1e-5f;
   float slope = 0.0f;  // of kLeakyRelu
+  int64_t step = 0;    // elements between pixels of x, a slice of a wider image; 0: dense
 };
 
 // kThreads threads of a block, kWidth of them (a power of two) across channels, V channels each (V divides
@@ -37,11 +38,15 @@ struct PixelSchedule {
 // Which share of the work a block has.
 template <class S>
 struct PixelTiles {
-  int64_t pixels = 0, channels = 0, splits = 1, tiles = 1;
+  int64_t pixels = 0, channels = 0, step = 0, splits = 1, tiles = 1;
 
   PixelTiles() = default;
   explicit PixelTiles(const PixelNormOptions& o)
-      : pixels(o.pixels), channels(o.channels), splits(o.splits), tiles(ceil_div(o.channels, S::kTile)) {}
+      : pixels(o.pixels),
+        channels(o.channels),
+        step(o.step != 0 ? o.step : o.channels),
+        splits(o.splits),
+        tiles(ceil_div(o.channels, S::kTile)) {}
 
   __device__ __forceinline__ int64_t begin(int64_t split) const { return pixels * split / splits; }
   __device__ __forceinline__ double count(int64_t split) const {
@@ -119,7 +124,7 @@ struct MeasurePixels {
     const int across = thread % S::kWidth, line = thread / S::kWidth;
     const int64_t channel = tile * kTile + across * V, end = tiles.begin(split + 1);
     if (channel >= tiles.channels) return;
-    const float* from = x + batch * tiles.pixels * tiles.channels + channel;
+    const float* from = x + batch * tiles.pixels * tiles.step + channel;
     Moments mine[V];
     for (int64_t pixel = tiles.begin(split) + line; pixel < end; pixel += kItems * S::kHeight) {
       Group<float, V> items[kItems];
@@ -129,7 +134,7 @@ struct MeasurePixels {
         const int64_t at = pixel + i * S::kHeight;
         items[i] = Group<float, V>{};
         if (at < end) {
-          items[i] = load<V>(from + at * tiles.channels);
+          items[i] = load<V>(from + at * tiles.step);
           ++valid;
         }
       }
@@ -246,6 +251,7 @@ struct NormalisePixels {
       shift[e] = beta != nullptr ? beta[channel + e] : 0.0f;
     }
     const int64_t first = batch * tiles.pixels * tiles.channels + channel, end = tiles.begin(split + 1);
+    const float* from = x + batch * tiles.pixels * tiles.step + channel;
     for (int64_t pixel = tiles.begin(split) + thread / S::kWidth; pixel < end; pixel += kItems * S::kHeight) {
       Group<float, V> in[kItems], more[kItems];
       // All loads before the first store: the compiler cannot know that y is another tensor.
@@ -253,7 +259,7 @@ struct NormalisePixels {
       for (int i = 0; i < kItems; ++i) {
         const int64_t at = pixel + i * S::kHeight;
         if (at >= end) continue;
-        in[i] = load<V>(x + first + at * tiles.channels);
+        in[i] = load<V>(from + at * tiles.step);
         if constexpr (kResidual) more[i] = load<V>(residual + first + at * tiles.channels);
       }
 #pragma unroll

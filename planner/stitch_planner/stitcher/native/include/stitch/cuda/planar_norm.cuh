@@ -21,7 +21,8 @@ struct PlanarNormOptions {
   int64_t groups = 0;  // of an image's channels; 0: a channel of the whole batch is normalised
   int64_t splits = 1;  // blocks that measure one unit; at most kThreads of the schedule
   float eps = 1e-5f;
-  float slope = 0.0f;  // of kLeakyRelu
+  float slope = 0.0f;     // of kLeakyRelu
+  int64_t x_image = 0;    // elements between images of x, a slice of a wider image; 0: dense
 };
 
 // Where the elements of units lie.
@@ -35,6 +36,12 @@ struct Units {
     segments = batch ? o.images : 1;
     inner = batch ? o.area : o.channels / o.groups * o.area;
     segment_stride = o.channels * o.area;
+  }
+  // The same units in x.
+  static Units of_x(const PlanarNormOptions& o) {
+    Units units(o);
+    if (o.x_image != 0) units.segment_stride = o.x_image;
+    return units;
   }
   int64_t elements() const { return segments * inner; }
 };
@@ -67,6 +74,7 @@ struct Affine {
   const float* gamma = nullptr;  // null: 1
   const float* beta = nullptr;   // null: 0
   float slope = 0.0f;
+  int64_t gap = 0;  // elements of other channels between images of x
 
   Affine() = default;
   explicit Affine(const PlanarNormOptions& o)
@@ -74,7 +82,8 @@ struct Affine {
         channels(o.channels),
         group_channels(o.groups == 0 ? 1 : o.channels / o.groups),
         batch(o.groups == 0),
-        slope(o.slope) {}
+        slope(o.slope),
+        gap(o.x_image != 0 ? o.x_image - o.channels * o.area : 0) {}
 
   __device__ __forceinline__ uint32_t channel(int64_t element, uint32_t& unit) const {
     const uint32_t plane = area.quotient(static_cast<uint32_t>(element));
@@ -82,6 +91,11 @@ struct Affine {
     channels.split(plane, channel);
     unit = batch ? channel : group_channels.quotient(plane);
     return channel;
+  }
+  // Where an element of y lies in x.
+  __device__ __forceinline__ int64_t in_x(int64_t element) const {
+    const uint32_t plane = area.quotient(static_cast<uint32_t>(element));
+    return element + channels.quotient(plane) * gap;
   }
   // One element, normalised; the residual and the activation follow.
   __device__ __forceinline__ float apply(float x, const Folded& by, uint32_t channel) const {
@@ -206,7 +220,7 @@ struct NormalisePlanes {
 
   __device__ __forceinline__ void operator()(int64_t i) const {
     const int64_t at = (groups - 1 - i) * W;
-    const Group<float, W> in = load<W>(x + at);
+    const Group<float, W> in = load<W>(x + affine.in_x(at));
     Group<float, W> more, out;
     if constexpr (kResidual) more = load<W>(residual + at);
     uint32_t unit, channel = affine.channel(at, unit);
@@ -243,7 +257,7 @@ struct FusedUnits {
   const float* x;
   const float* residual;
   float* y;
-  UnitWalk<V> walk;
+  UnitWalk<V> walk, x_walk;
   Affine affine;
   float eps;
 
@@ -256,7 +270,7 @@ struct FusedUnits {
         const int64_t at = thread + i * kThreads;
         mine.items[i] = Group<float, V>{};
         if (at < walk.groups) {
-          mine.items[i] = load<V>(x + walk.offset(unit, at));
+          mine.items[i] = load<V>(x + x_walk.offset(unit, at));
           ++valid;
         }
       }
@@ -336,16 +350,16 @@ class PlanarNorm {
     const Units units(options_);
     Affine affine(options_);
     affine.gamma = gamma, affine.beta = beta;
-    const UnitWalk<S::kVector> walk(units);
+    const UnitWalk<S::kVector> walk(units), x_walk(Units::of_x(options_));
     if constexpr (S::kKept > 0) {
       const FusedUnits<S::kVector, S::kOneChannel, S::kBlockThreads, S::kKept, kAct, kResidual> fused{
-          x, residual, y, walk, affine, options_.eps};
+          x, residual, y, walk, x_walk, affine, options_.eps};
       return blocks("norm", units.count, fused, call);
     } else {
       Part* parts = static_cast<Part*>(call.scratch);
       Folded* statistics = reinterpret_cast<Folded*>(parts + units.count * options_.splits);
       const MeasureUnits<S::kVector, S::kBlockThreads> measure{
-          x, walk, options_.splits, options_.eps, parts, tickets_.counters(), statistics};
+          x, x_walk, options_.splits, options_.eps, parts, tickets_.counters(), statistics};
       STITCH_TRY(blocks("norm: statistics", units.count * options_.splits, measure, call));
       const int64_t groups = units.count * units.elements() / S::kWide;
       const NormalisePlanes<S::kWide, S::kOneChannel, kAct, kResidual> normalise{x,      residual,  y, groups,
