@@ -4,6 +4,7 @@ Lowering writes these facts and no target's text; each target's `library_calls` 
 those that it can emit. Tensors stand in the order in which a call reads them.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -360,7 +361,7 @@ class ClassLossOp(LibraryOp):
 
 @dataclass(frozen=True)
 class AttentionOp(LibraryOp):
-    """softmax(q @ k^T * scale, masked) @ v; tensors are [batch, heads, positions, width], last stride 1."""
+    """weights(q @ k^T * scale, masked) @ v; tensors are [batch, heads, positions, width], last stride 1."""
 
     q: View
     k: View
@@ -372,3 +373,9 @@ class AttentionOp(LibraryOp):
     causal: bool
     empty_is_zero: bool
     """Whether a query that may see no key gives zeros; else NaN."""
+    weights: Literal["softmax", "relu"] = "softmax"
+    hidden: float = -math.inf
+    """What the score of a key becomes that the mask hides."""
+    adds_hidden: bool = False
+    """Whether `hidden` is added to the score, so that NaN stays NaN."""
+    allow_tf32: bool = False

@@ -3,6 +3,7 @@
 from functools import singledispatch
 
 from stitch_planner.stitcher.emit.call_text import CallText, flag
+from stitch_planner.stitcher.emit.cuda.attention import attention
 from stitch_planner.stitcher.emit.cuda.conv_calls import conv
 from stitch_planner.stitcher.emit.cuda.images import concat, pool, resize, strided_copy
 from stitch_planner.stitcher.emit.cuda.norms import norm_call
@@ -10,6 +11,7 @@ from stitch_planner.stitcher.emit.cuda.recurrent import rnn_text
 from stitch_planner.stitcher.emit.cuda.sequences import class_loss, embedding, embedding_bag, extreme, scan
 from stitch_planner.stitcher.lower.kernel_ir import LibraryOp
 from stitch_planner.stitcher.lower.operations import (
+    AttentionOp,
     BatchNormOp,
     ClassLossOp,
     ConcatOp,
@@ -61,6 +63,7 @@ def matmul(op: MatmulOp) -> CallText:
 
 
 call_text.register(conv)
+call_text.register(AttentionOp, attention)
 call_text.register(RnnOp, rnn_text)
 call_text.register(BatchNormOp, norm_call)
 call_text.register(GroupNormOp, norm_call)

@@ -29,8 +29,8 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
     return (
         Windows(),
         CudaConv(plans, allow_tf32=contract.conv_precision != "fp32"),
+        CudaAttention(allow_tf32=allow_tf32),  # before products: it takes the one that begins an attention
         CudaProduct(allow_tf32=allow_tf32),
-        CudaAttention(allow_tf32=allow_tf32),
         CudaCrossEntropy(),
         CudaRnn(),
         CudaUnrolled(allow_tf32=allow_tf32),
