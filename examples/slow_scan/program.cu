@@ -98,8 +98,8 @@ int32_t stitch_forward(StitchHandle* handle, const StitchForwardArgs* args) {
   const dim3 grid((rows + kThreads - 1) / kThreads, width);
   project<<<grid, kThreads, 0, stream>>>(floats(input), handle->weight, handle->bias, projected, rows, width);
   for (int step = 0; step < steps; ++step) {
-    advance<<<(count + kThreads - 1) / kThreads, kThreads, 0, stream>>>(projected + step * count, handle->decay,
-                                                                        state, count, width, step == 0);
+    advance<<<(count + kThreads - 1) / kThreads, kThreads, 0, stream>>>(
+        projected + step * count, handle->decay, state, count, width, step == 0);
     if (!fine(handle, cudaStreamSynchronize(stream))) return STITCH_ERROR;
   }
   if (!fine(handle, cudaFree(projected))) return STITCH_ERROR;

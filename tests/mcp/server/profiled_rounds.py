@@ -16,11 +16,9 @@ from typing import Any
 Answer = Mapping[str, Any]
 Send = Callable[[str, dict[str, Any]], Awaitable[Answer]]
 """Calls a tool, waits for its job, and gives the structured answer."""
-MOST_ROUNDS, GOAL = 4, 2.0
+MOST_ROUNDS = 4
 
-_FINDING = re.compile(
-    r"^\d+\. (?P<rule>\w+).* Gain (?P<gain>[\d.]+)x \((?P<low>[\d.]+) to (?P<high>[\d.]+)(?:, (?P<us>\d+) us)?\)"
-)
+_FINDING = re.compile(r"^\d+\. (?P<rule>\w+).* Gain (?P<gain>[\d.]+)x \((?P<low>[\d.]+) to (?P<high>[\d.]+)")
 _PROGRAM_TIME = re.compile(r"^program: (?P<us>[\d.]+) us")
 
 
@@ -92,9 +90,7 @@ def parse_finding(line: str) -> Finding:
     return Finding(line, match["rule"], float(match["gain"]), float(match["low"]), float(match["high"]))
 
 
-def choose(
-    findings: Sequence[str], edits: Sequence[Edit], source: str
-) -> tuple[Finding, Edit, str] | None:
+def choose(findings: Sequence[str], edits: Sequence[Edit], source: str) -> tuple[Finding, Edit, str] | None:
     """The best finding that a prepared change answers, the change, and the new source."""
     for finding in map(parse_finding, findings):
         for edit in edits:
@@ -118,12 +114,15 @@ def latency_us(bench: Answer) -> float:
     raise ValueError(f"the program was not timed: {bench.get('message')}")
 
 
-async def rounds(send: Send, source: str, main: str, edits: Sequence[Edit], target: str) -> list[Round]:
+async def rounds(
+    send: Send, source: str, main: str, edits: Sequence[Edit], target: str, *, limit_s: float = 900.0
+) -> list[Round]:
     """Check, time and profile the program, make the change that pays most, and so on.
 
-    The first entry is the slow program, each further one a round: at most `MOST_ROUNDS`, and none after the
-    program is `GOAL` times as fast as at first.
+    The first entry is the slow program, each further one a round: at most `MOST_ROUNDS`, and none is begun
+    after `limit_s`. The kernel level is asked where no finding of the system level has a change.
     """
+    end = time.monotonic() + limit_s
     opened = await send("analyze_reference", {"reference": "model.py", "target": target})
     place = {"run_id": opened["run_id"]}
     result: list[Round] = []
@@ -135,12 +134,14 @@ async def rounds(send: Send, source: str, main: str, edits: Sequence[Edit], targ
         timed = await send("benchmark_program", program)
         made = Round(checked["program_id"], latency_us(timed), {"check": checked, "bench": timed})
         result.append(made)
-        if len(result) > MOST_ROUNDS or result[0].latency_us >= GOAL * made.latency_us:
+        if len(result) > MOST_ROUNDS or time.monotonic() > end:
             return result
-        level = "both" if target.startswith("cuda") else "system"
-        profiled = await send("profile_program", {**program, "level": level})
-        made.answers["profile"] = profiled
-        chosen = choose(profiled.get("findings", ()), edits, source)
+        chosen = None
+        for level in ("system", "both") if target.startswith("cuda") else ("system",):
+            made.answers["profile"] = await send("profile_program", {**program, "level": level})
+            chosen = choose(made.answers["profile"].get("findings", ()), edits, source)
+            if chosen is not None:
+                break
         if chosen is None:
             return result
         made.finding, made.edit, source = chosen
@@ -159,7 +160,10 @@ def waiting(call: Callable[[str, dict[str, Any]], Awaitable[Answer]]) -> Send:
         while answer["status"] == "working":
             waited = await call("get_job", {"job_id": answer["job_id"], "wait_s": 45})
             answer = {**waited, **(waited.get("result") or {})}
-        print(f"  {tool}: {answer.get('message', '')[:160]} ({time.perf_counter() - start:.1f} s)", file=sys.stderr)
+        print(
+            f"  {tool}: {answer.get('message', '')[:160]} ({time.perf_counter() - start:.1f} s)",
+            file=sys.stderr,
+        )
         if answer["status"] != "completed":
             raise ValueError(f"{tool}: {answer['status']}: {answer.get('message')}")
         return answer

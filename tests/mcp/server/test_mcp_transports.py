@@ -34,7 +34,7 @@ def serve(workspace: Path, *options: str) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def over_stdio(
-    workspace: Path, mode: Any = "auto", flags: Sequence[str] = (), **options: Any
+    workspace: Path, mode: Any = "auto", *, flags: Sequence[str] = (), **options: Any
 ) -> AsyncGenerator[Client]:
     command, *arguments = serve(workspace)
     # As the entry that `init` writes does: the SDK hands on few variables by itself.

@@ -95,10 +95,14 @@ def traces_of_a_machine(fixture: Path) -> list[str]:
         file.write_bytes(gzip.decompress(fixture.read_bytes()))
         with closing(sqlite3.connect(file)) as tables:
             texts = [str(row[0]) for row in tables.execute("SELECT value FROM StringIds")]
-            texts += [str(row[0]) for row in tables.execute("SELECT text FROM NVTX_EVENTS WHERE text NOT NULL")]
+            texts += [
+                str(row[0]) for row in tables.execute("SELECT text FROM NVTX_EVENTS WHERE text NOT NULL")
+            ]
         # Also what lies in pages that no table uses any more.
         raw = file.read_bytes().decode("latin-1")
-    pattern = re.compile(r"/(?:tmp|home|root|usr|opt|work|proc|etc|var)\b|\b[A-Z][A-Z0-9_]{2,}=|\.(?:so|py|log)\b")
+    pattern = re.compile(
+        r"/(?:tmp|home|root|usr|opt|work|proc|etc|var)\b|\b[A-Z][A-Z0-9_]{2,}=|\.(?:so|py|log)\b"
+    )
     return [text for text in (*texts, *re.findall(r"[ -~]{6,}", raw)) if pattern.search(text)]
 
 
