@@ -1,10 +1,9 @@
 """How long one forward would take as one CUDA graph, from its recording.
 
-Device time as recorded, plus the gap between two nodes of a graph for each, plus the launch of the graph, plus
-the copies of the inputs. The gap is what lies between the device's own time from one short kernel to the next
-in a graph (measured without a profiler, with the ceilings) and the recorded time of the same kernels:
-recording makes short kernels look longer, and both are the same kernels, so their difference is what has to be
-added to each recorded one.
+Device time as recorded, plus the gap between two nodes of a graph for each, plus the launch of the graph,
+plus the copies of the inputs. The gap is what lies between the time from one short kernel to the next in a
+graph (measured without a profiler, with the ceilings) and the recorded time of the same kernels: both are the
+same kernels, so their difference is what each recorded one lacks.
 """
 
 from dataclasses import dataclass
