@@ -407,6 +407,12 @@ def _need_core_tasks(context: Context) -> None:
 
 def _start(server_context: ServerContext, tool: Tool, request: SlowRequest) -> JobState:
     server_context.refuse_links()
+    needed = request.needs_tool
+    if needed is not None and needed not in offered(server_context):
+        raise UsageError(
+            f"the caller has to answer this run with {needed}, which this server does not offer",
+            hint="the user can start it with `serve --toolsets steps,solve,roles`",
+        )
     job = job_request(server_context, tool, request)
     reuse = tool.reuse and (tool.reuse_in_run or job.subject.run_id is None)
     rerun = getattr(request, "rerun", False) or not reuse

@@ -9,15 +9,15 @@ from typing import Any
 
 from stitch_mcp.config import Config
 from stitch_mcp.server.definitions import tool_definitions
-from stitch_mcp.server.server_context import ServerContext
+from stitch_mcp.server.server_context import DEFAULT_TOOLSETS, TOOLSETS, ServerContext, Toolset
 
 BEGIN = "<!-- tools: written by python -m stitch_mcp.server.published -->"
 END = "<!-- end of tools -->"
 
 
-def definitions() -> list[dict[str, Any]]:
-    """The tools of a server that offers all, as they cross the wire."""
-    server_context = ServerContext(config=Config(workspace=Path()))
+def definitions(toolsets: tuple[Toolset, ...] = TOOLSETS) -> list[dict[str, Any]]:
+    """The tools of a server that offers these sets, by default all, as they cross the wire."""
+    server_context = ServerContext(config=Config(workspace=Path()), toolsets=toolsets)
     return [
         tool.model_dump(mode="json", by_alias=True, exclude_none=True)
         for tool in tool_definitions(server_context)
@@ -31,8 +31,8 @@ def tool_table() -> str:
 
 
 def listed_texts() -> dict[str, str]:
-    """What an agent is given, as compact JSON: `inputs` alone, and the `whole` list."""
-    tools = definitions()
+    """What an agent is given by default, as compact JSON: `inputs` alone, and the `whole` list."""
+    tools = definitions(DEFAULT_TOOLSETS)
     inputs = [{key: tool[key] for key in ("name", "description", "inputSchema")} for tool in tools]
     return {"inputs": _compact(inputs), "whole": _compact(tools)}
 

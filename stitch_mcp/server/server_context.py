@@ -18,9 +18,12 @@ from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models.verdict import SandboxLevel
 
 MAX_INLINE_BYTES = 1 << 20
-Toolset = Literal["steps", "solve", "read"]
-"""`steps`: one instrument a call; `solve`: the whole way; `read`: looking and waiting."""
+Toolset = Literal["steps", "solve", "roles", "read"]
+"""`steps`: one instrument a call; `solve`: the whole way; `roles`: the client answers a run's questions;
+`read`: looking and waiting."""
 TOOLSETS: tuple[Toolset, ...] = get_args(Toolset)
+DEFAULT_TOOLSETS: tuple[Toolset, ...] = ("steps", "solve", "read")
+"""Without `roles`: few clients are coders, and every client's model reads the whole list."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class ServerContext:
     """Keep a process ready for the next job."""
     read_only: bool = False
     """Offer only what builds, runs and writes nothing but notes about itself."""
-    toolsets: tuple[Toolset, ...] = TOOLSETS
+    toolsets: tuple[Toolset, ...] = DEFAULT_TOOLSETS
     level: SandboxLevel | None = None
     """Isolation of this machine; None: as a probe finds it."""
     agreed: set[str] = field(default_factory=set[str])
@@ -126,7 +129,7 @@ def open_server_context(
     keep_jobs: bool = False,
     prepare_jobs: bool = False,
     read_only: bool = False,
-    toolsets: tuple[Toolset, ...] = TOOLSETS,
+    toolsets: tuple[Toolset, ...] = DEFAULT_TOOLSETS,
 ) -> ServerContext:
     """The context of a server with these settings.
 
@@ -167,13 +170,13 @@ def _links(folder: Path, depth: int = 1) -> Generator[Path]:
 
 
 def parse_toolsets(text: str | None) -> tuple[Toolset, ...]:
-    """The toolsets of a comma-separated list; None means all.
+    """The toolsets of a comma-separated list; None means the default ones.
 
     Raises:
         UsageError: one of them is unknown.
     """
     if text is None:
-        return TOOLSETS
+        return DEFAULT_TOOLSETS
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in TOOLSETS]
     if unknown or not names:

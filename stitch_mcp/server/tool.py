@@ -30,6 +30,11 @@ class SlowRequest(ToolRequest):
         """How long the call waits for the end of its job."""
         return self.wait_s
 
+    @property
+    def needs_tool(self) -> str | None:
+        """A tool without which the caller can do nothing with the job; None where there is none."""
+        return None
+
 
 class RepeatableRequest(SlowRequest):
     """Arguments of a job whose result is reused for an equal call."""

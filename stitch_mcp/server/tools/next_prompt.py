@@ -151,5 +151,5 @@ TOOL = Tool(
     answer=NextPromptAnswer,
     reply=reply,
     read_only=True,
-    toolset="solve",
+    toolset="roles",
 )

@@ -27,7 +27,7 @@ class Solve(NamesContract):
     min_speedup: float | None = Field(default=None, gt=0)
     """Goal over eager."""
     coder: str = ""
-    """After the stitcher: manual (you: next_prompt), replay:FOLDER, llm, acp:AGENT."""
+    """After the stitcher: manual (you), replay:FOLDER, llm, acp:AGENT."""
     model: str = ""
     """Of llm."""
     rounds: int | None = Field(default=None, ge=1)
@@ -41,6 +41,11 @@ class Solve(NamesContract):
     def job_wait_s(self) -> float:
         """Not at all where the job asks its caller: the call would wait for itself."""
         return 0.0 if self.coder == MANUAL else self.wait_s
+
+    @property
+    def needs_tool(self) -> str | None:
+        """With the coder `manual` the run waits for its caller's answers."""
+        return "next_prompt" if self.coder == MANUAL else None
 
 
 class SolveAnswer(ToolAnswer):

@@ -52,5 +52,5 @@ TOOL = Tool(
     request=SubmitAnswer,
     answer=ToolAnswer,
     reply=reply,
-    toolset="solve",
+    toolset="roles",
 )

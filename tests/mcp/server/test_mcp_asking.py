@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp.client import Client
@@ -36,7 +37,7 @@ class User:
 @asynccontextmanager
 async def calling(transport: str, mode: str, workspace: Path, user: User | None) -> AsyncGenerator[Client]:
     """A client that asks `user`, or that cannot ask."""
-    options = {} if user is None else {"elicitation_callback": user.answer}
+    options: dict[str, Any] = {} if user is None else {"elicitation_callback": user.answer}
     if transport == "stdio":
         async with over_stdio(workspace, mode, **options) as client:
             yield client

@@ -17,7 +17,7 @@ from stitch_mcp.server.definitions import (
 from stitch_mcp.server.prompts import PROMPTS, prompt_text
 from stitch_mcp.server.published import BEGIN, definitions, sizes, snapshot, with_table
 from stitch_mcp.server.resources import FIXED
-from stitch_mcp.server.server_context import open_server_context, parse_toolsets
+from stitch_mcp.server.server_context import TOOLSETS, open_server_context, parse_toolsets
 from stitch_mcp.server.tool_list import TOOLS, find_tool
 from stitch_mcp.server.toolset import fitting, instructions, named_tools, offered
 from stitch_tools.errors import UsageError
@@ -31,11 +31,11 @@ def test_the_tool_list_stays_small() -> None:
     assert found["whole"] < 26_000
 
 
-def test_a_client_that_counts_the_tool_list_finds_it_under_28_000_bytes() -> None:
+def test_a_client_that_counts_the_tool_list_finds_it_under_26_000_bytes() -> None:
     server_context = open_server_context({"workspace": ROOT})
     tools = tool_definitions(server_context, with_tasks=True)
     listed = {"tools": [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]}
-    assert len(json.dumps(listed).encode("utf-8")) <= 27_900
+    assert len(json.dumps(listed).encode("utf-8")) < 26_000
 
 
 def test_every_input_and_every_resource_is_described() -> None:
@@ -97,12 +97,14 @@ def test_every_tool_is_a_module_of_its_name_with_one_way_to_answer() -> None:
 
 def test_read_only_and_toolsets_leave_tools_out(tmp_path: Path) -> None:
     settings = {"workspace": tmp_path}
-    assert offered(open_server_context(settings)) == list(TOOLS)
+    everything = offered(open_server_context(settings, toolsets=TOOLSETS))
+    assert everything == list(TOOLS)
+    roles = ["next_prompt", "submit_answer"]
+    assert offered(open_server_context(settings)) == [name for name in TOOLS if name not in roles]
     looking = [
         "inspect_environment",
         "search_docs",
         "review_program",
-        "next_prompt",
         "get_job",
         "get_artifact",
     ]
@@ -111,8 +113,6 @@ def test_read_only_and_toolsets_leave_tools_out(tmp_path: Path) -> None:
     assert solving == [
         "inspect_environment",
         "solve",
-        "next_prompt",
-        "submit_answer",
         "get_job",
         "cancel_job",
         "get_artifact",
@@ -122,7 +122,7 @@ def test_read_only_and_toolsets_leave_tools_out(tmp_path: Path) -> None:
             parse_toolsets(wrong)
 
 
-@pytest.mark.parametrize("toolsets", [None, "steps", "solve"])
+@pytest.mark.parametrize("toolsets", [None, "steps", "solve", "steps,solve,roles"])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_no_words_tell_to_call_what_is_not_offered(
     tmp_path: Path, toolsets: str | None, read_only: bool

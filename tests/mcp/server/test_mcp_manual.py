@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from mcp.client import Client
 from stitch_mcp.api import solve
 from stitch_mcp.certificates import verify_certificate
 from stitch_mcp.server.app import build_server
-from stitch_mcp.server.server_context import ServerContext
+from stitch_mcp.server.server_context import TOOLSETS, ServerContext
 from stitch_planner.agents.manual_questions import (
     AlreadyAnsweredError,
     AnswerSizeError,
@@ -32,9 +33,14 @@ from tests.mcp.server.conftest import until
 from tests.mcp.server.test_mcp_transports import over_stdio
 
 pytestmark = pytest.mark.anyio
+ROLES = ("--toolsets", "steps,solve,roles")
 RIGHT = prompt_source("example.cpp")
 UNCOMPILED = RIGHT.replace("*handle = new StitchHandle;", "*handle = new StitchHandle")
 """The reference of these tests is that of the example, so its program is right."""
+
+
+def with_roles(server_context: ServerContext) -> ServerContext:
+    return replace(server_context, toolsets=TOOLSETS)
 
 
 def answer_of(source: str) -> str:
@@ -69,7 +75,7 @@ async def whole_prompt(client: Client, first: dict[str, Any]) -> str:
 
 
 async def test_a_client_over_stdio_answers_a_run_to_its_certificate(workspace: Path) -> None:
-    async with over_stdio(workspace) as client:
+    async with over_stdio(workspace, flags=ROLES) as client:
         begun = await asked(
             client, "solve", {"reference": "model.py", "coder": "manual", "rounds": 2, "quick": True}
         )
@@ -140,7 +146,7 @@ async def test_a_run_of_the_command_line_is_answered_by_the_tools(
     # The pipe is closed however the test ends: another test would be blamed for it.
     with run_of_the_command_line(workspace) as process, ended(process):
         until(lambda: bool(Workspace(workspace).run_ids()))
-        async with Client(build_server(server_context)) as client:
+        async with Client(build_server(with_roles(server_context))) as client:
             question = await next_question(client, "")
             assert "job_id" not in question
             given = {"run_id": question["run_id"], "number": question["number"], "text": answer_of(RIGHT)}
@@ -190,7 +196,7 @@ def stopped_workspace(stopped: Path, workspace: Path) -> Path:
 async def test_an_answer_to_a_run_that_nobody_works_on_is_read_when_it_is_resumed(
     stopped_workspace: Path, server_context: ServerContext
 ) -> None:
-    async with Client(build_server(server_context)) as client:
+    async with Client(build_server(with_roles(server_context))) as client:
         question = await next_question(client, "")
         taken = await asked(
             client,
@@ -235,7 +241,7 @@ async def test_a_run_without_its_first_event_is_waited_for_as_long_as_a_process_
 ) -> None:
     place = Workspace(workspace)
     begun = Run(place.runs_folder / "20260101-begun", place.store)
-    async with Client(build_server(server_context)) as client:
+    async with Client(build_server(with_roles(server_context))) as client:
         for named in ("", begun.run_id):
             waiting = await asked(client, "next_prompt", {"run_id": named, "wait_s": 0})
             assert (waiting["status"], waiting["run_id"]) == ("working", begun.run_id)
@@ -253,7 +259,7 @@ async def test_a_run_without_its_first_event_is_waited_for_as_long_as_a_process_
 async def test_a_run_that_asks_nobody_is_named_as_such(
     workspace: Path, server_context: ServerContext
 ) -> None:
-    async with Client(build_server(server_context)) as client:
+    async with Client(build_server(with_roles(server_context))) as client:
         none = await asked(client, "next_prompt", {})
         assert none["is_error"]
         assert none["next_steps"][0]["arguments"]["coder"] == "manual"
@@ -266,3 +272,12 @@ async def test_a_run_that_asks_nobody_is_named_as_such(
     assert "job of solve" in job["message"]
     assert "there is no job" in lost["message"]
     assert all(row["is_error"] for row in (other, job, lost))
+
+
+async def test_a_run_that_asks_its_caller_is_refused_where_no_tool_takes_the_answer(
+    server_context: ServerContext,
+) -> None:
+    async with Client(build_server(server_context)) as client:
+        refused = await asked(client, "solve", {"reference": "model.py", "coder": "manual"})
+    assert refused["is_error"]
+    assert "--toolsets steps,solve,roles" in refused["message"]

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,13 @@ def serve(workspace: Path, *options: str) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def over_stdio(workspace: Path, mode: Any = "auto", **options: Any) -> AsyncGenerator[Client]:
+async def over_stdio(
+    workspace: Path, mode: Any = "auto", *, flags: Sequence[str] = (), **options: Any
+) -> AsyncGenerator[Client]:
     command, *arguments = serve(workspace)
     # As the entry that `init` writes does: the SDK hands on few variables by itself.
     passed = {name: value for name, value in os.environ.items() if name.startswith("STITCH_")}
-    server = StdioServerParameters(command=command, args=arguments, env=passed)
+    server = StdioServerParameters(command=command, args=[*arguments, *flags], env=passed)
     async with Client(stdio_client(server), mode=mode, **options) as client:
         yield client
 

@@ -90,6 +90,8 @@ CASES: dict[str, ProfileEvidence] = {
     "sync_in_loop": evidence(
         kernel("a", 1000.0, 10),
         syncs=(HostCall(name="cudaStreamSynchronize", count=4, total_us=600.0),),
+        wall_us=1310.0,
+        untraced_us=1300.0,
         idle_us=300.0,
         host_between_launches_us=40.0,
         launch_calls_us=50.0,
@@ -107,7 +109,10 @@ CASES: dict[str, ProfileEvidence] = {
         ),
     ),
     "memory_calls": evidence(
-        kernel("a", 1000.0), memory_calls=(HostCall(name="cudaMalloc", count=2, total_us=300.0),)
+        kernel("a", 1000.0),
+        memory_calls=(HostCall(name="cudaMalloc", count=2, total_us=300.0),),
+        wall_us=1320.0,
+        untraced_us=1305.0,
     ),
     "fp32_products": evidence(kernel("ampere_sgemm_128x64_tn", 900.0, 3, owner="vendor"), kernel("b", 100.0)),
     "unfused_attention": evidence(

@@ -103,7 +103,8 @@ def test_the_gap_is_what_recording_leaves_out_of_the_pace_from_kernel_to_kernel(
         copy_bytes_per_s=3e12,
         last_level_cache_bytes=50 << 20,
         flops_per_s={"fp32": 5e13},
-        launch_us=1.6,
+        launch_us=1.1,
+        node_us=1.6,
     )
     evidence = evidence_of(ROWS["10_ResNet101"])
     measured = ProfileEvidence(

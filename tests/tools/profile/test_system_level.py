@@ -89,7 +89,7 @@ def test_a_programs_own_kernels_are_its_own(tmp_path: Path) -> None:
     assert system.owner_us("own") == pytest.approx(30.0)
 
 
-def test_the_calibration_is_the_median_of_its_kernels(tmp_path: Path) -> None:
+def test_the_calibration_is_the_mean_of_its_kernels(tmp_path: Path) -> None:
     assert calibration_us(read_trace(host_bound_recording(tmp_path / "r.sqlite"))) == pytest.approx(1.2)
 
 

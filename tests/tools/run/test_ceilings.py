@@ -67,7 +67,7 @@ def test_a_damaged_cache_is_measured_anew(
     said: list[str] = []
     measure_ceilings("cpu", session=session, cache_dir=cache_dir, emit=said.append)
     assert said
-    assert json.loads(entry.read_text(encoding="utf-8"))["schema"] == 3
+    assert json.loads(entry.read_text(encoding="utf-8"))["schema"] == 4
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def keep_old_disturbed(cache_dir: Path) -> Ceilings:
     )
     file = cache_dir / "ceilings" / f"{sha256_hex(key.encode())[:32]}.json"
     file.parent.mkdir()
-    body = {"schema": 3, "ceilings": kept.model_dump(mode="json")}
+    body = {"schema": 4, "ceilings": kept.model_dump(mode="json")}
     file.write_text(json.dumps(body), encoding="utf-8")
     os.utime(file, (0, 0))
     assert cached_ceilings("cpu", threads=threads, cache_dir=cache_dir) == kept

@@ -32,7 +32,7 @@ class ProfileEvidence:
     ceilings: Ceilings | None = None
     bounds: LowerBounds | None = None
     calibration_us: float | None = None
-    """Recorded time of one tiny kernel under the tool."""
+    """Mean recorded time of the short kernels that each recording holds."""
 
     @property
     def on_gpu(self) -> bool:

@@ -1,9 +1,9 @@
 """How long one forward would take as one CUDA graph, from its recording.
 
-Device time as recorded, plus the gap between two nodes of a graph for each, plus one launch, plus the copies
-of the inputs. The gap is what lies between the device's own time from kernel to kernel (measured without a
-profiler, with the ceilings) and the recorded time of the same tiny kernel: recording makes short kernels look
-longer, and both are the same kernel, so their difference is what has to be added to each recorded one.
+Device time as recorded, plus the gap between two nodes of a graph for each, plus the launch of the graph,
+plus the copies of the inputs. The gap is what lies between the time from one short kernel to the next in a
+graph (measured without a profiler, with the ceilings) and the recorded time of the same kernels: both are the
+same kernels, so their difference is what each recorded one lacks.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from stitch_tools.diagnose.evidence import ProfileEvidence
 
 USUAL_GAP_US = 0.3
-"""Where it was not measured: fits 40 references without recurrent layers on one H200 within 5%."""
-GRAPH_CALL_US = 10.0
-"""Launching one graph and waiting for its end, beyond its nodes."""
+"""Where it was not measured: see docs/benchmarks/profile.md."""
+GRAPH_CALL_US = 13.0
+"""Launching one graph and waiting for its end, beyond its nodes: an empty graph, on one H200."""
+COPY_CALL_US = 8.0
+"""Host time to launch the copy of one input before the graph."""
 _LEAST_GAP_US, _MOST_GAP_US = 0.0, 1.0
 _RANGE_US = 0.3
 """How far the gap of a node may be off, since it depends on grids and dependencies."""
+_RANGE_BUSY = 0.02
+"""How far the device's own time may be off: clocks, and what the last-level cache still holds, differ."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,10 @@ def graph_time(evidence: ProfileEvidence) -> GraphTime | None:
     if not evidence.on_gpu or not nodes:
         return None
     gap, is_measured = _gap_us(evidence)
-    copies = _copies_us(evidence)
-    fixed = GRAPH_CALL_US + copies
+    fixed = GRAPH_CALL_US + _copies_us(evidence)
     expected = system.busy_us + nodes * gap + fixed
-    low = system.busy_us + nodes * max(_LEAST_GAP_US, gap - _RANGE_US) + fixed
-    high = system.busy_us + nodes * (gap + _RANGE_US) + fixed
+    low = (1.0 - _RANGE_BUSY) * system.busy_us + nodes * max(_LEAST_GAP_US, gap - _RANGE_US) + fixed
+    high = (1.0 + _RANGE_BUSY) * system.busy_us + nodes * (gap + _RANGE_US) + fixed
     recurrent = evidence.is_recurrent
     if recurrent:
         # Layers that the host launched one after the other overlap in a graph: at best the device goes from
@@ -57,15 +60,16 @@ def graph_time(evidence: ProfileEvidence) -> GraphTime | None:
 
 
 def _gap_us(evidence: ProfileEvidence) -> tuple[float, bool]:
-    if evidence.launch_us is None or evidence.calibration_us is None:
+    node_us = evidence.ceilings.node_us if evidence.ceilings is not None else None
+    if node_us is None or evidence.calibration_us is None:
         return USUAL_GAP_US, False
-    gap = evidence.launch_us - evidence.calibration_us
-    return min(_MOST_GAP_US, max(_LEAST_GAP_US, gap)), True
+    return min(_MOST_GAP_US, max(_LEAST_GAP_US, node_us - evidence.calibration_us)), True
 
 
 def _copies_us(evidence: ProfileEvidence) -> float:
     """Time to copy the inputs of a call into the graph's own."""
     if evidence.graph is None or evidence.ceilings is None:
         return 0.0
-    nbytes = sum(row.spec.nbytes for row in evidence.graph.inputs if row.kind == "user")
-    return 2.0 * nbytes / evidence.ceilings.copy_bytes_per_s * 1e6
+    sizes = [row.spec.nbytes for row in evidence.graph.inputs if row.kind == "user"]
+    moved_us = 2.0 * sum(sizes) / evidence.ceilings.copy_bytes_per_s * 1e6
+    return COPY_CALL_US * len(sizes) + moved_us

@@ -7,6 +7,8 @@ from stitch_tools.models.profile import Quantity
 
 _MATTERS = 0.05
 """Share of the whole below which a cause is ruled out."""
+_OFTEN = 0.25
+"""Waits per launch from which waiting, and not launching, is what the host does."""
 _PINNED_BYTES_PER_S = 50e9
 """What pinned memory reaches over PCIe 5 x16, where the device's own rate was not measured."""
 
@@ -19,6 +21,12 @@ def host_bound(evidence: ProfileEvidence) -> Looked:
     graphs, launches = evidence.system.graph_launches or 0.0, evidence.system.launches or 0.0
     if graphs and graphs >= 0.5 * launches:
         return "it is launched as a graph already"
+    waits = sum(row.count for row in evidence.system.syncs)
+    if waits >= _OFTEN * max(1.0, launches):
+        return (
+            f"the host waits {waits:g} times inside of the forward: no graph holds such waits, and what the "
+            "launches cost shows when they are gone"
+        )
     saved = untraced - predicted.expected_us
     if saved < _MATTERS * untraced:
         return (
@@ -51,23 +59,33 @@ def sync_in_loop(evidence: ProfileEvidence) -> Looked:
     count = sum(row.count for row in syncs)
     if count < 0.5:
         return "the host waits for the device nowhere inside of the forward"
-    # After each wait the device has nothing queued until the host has launched anew: as long as from one
-    # launch to the next, and the launch itself.
-    between = evidence.system.host_between_launches_us or 5.0
-    launches = max(1.0, evidence.system.launches or 1.0)
-    call = (evidence.system.launch_calls_us or 0.0) / launches
-    each = between + call
     idle = evidence.system.idle_us or 0.0
+    waited = sum(row.total_us for row in syncs)
     names = ", ".join(f"{row.name} x{row.count:g}" for row in syncs[:3])
     waits = [quantity(f"{row.name} per iteration", row.count, "", evidence) for row in syncs[:3]]
     return Seen(
         f"the host waits for the device {count:g} times inside of the forward ({names}), and after each wait "
         "the device idles until something is launched again",
         0.0,
-        min(count * each, idle),
+        min(idle, _saved_without(evidence, waited)),
         idle,
-        (*waits, quantity("device idle", idle, "us", evidence)),
+        (
+            *waits,
+            quantity("host time in these waits", waited, "us", evidence),
+            quantity("device idle", idle, "us", evidence),
+        ),
     )
+
+
+def _saved_without(evidence: ProfileEvidence, spent_us: float) -> float:
+    """What the whole gets faster by when the host no longer spends this time in a call.
+
+    Host and device then work side by side: what takes longer stays, the host's other work or the device's.
+    """
+    system, total = evidence.system, evidence.total_us
+    # Recording makes the host slower: its time counts in proportion to the whole.
+    host = max(0.0, system.wall_us - spent_us) * min(1.0, total / system.wall_us)
+    return max(0.0, total - max(host, system.busy_us))
 
 
 def transfer_pageable(evidence: ProfileEvidence) -> Looked:
@@ -122,10 +140,12 @@ def memory_calls(evidence: ProfileEvidence) -> Looked:
     if spent < 0.02 * evidence.total_us:
         return f"allocations take {spent:.1f} us of {evidence.total_us:.0f}"
     names = ", ".join(f"{row.name} x{row.count:g}" for row in rows[:3])
+    # Freeing waits for the device: of its time only what the device does not need is won.
+    saved = _saved_without(evidence, spent)
     return Seen(
         f"memory is allocated or freed inside of the forward ({names}), {spent:.0f} us of host time",
-        0.5 * spent,
-        spent,
-        1.5 * spent,
+        0.5 * saved,
+        saved,
+        max(saved, min(1.5 * spent, evidence.system.idle_us or 0.0)),
         tuple(quantity(f"{row.name} per iteration", row.count, "", evidence) for row in rows[:3]),
     )

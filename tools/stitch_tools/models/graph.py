@@ -108,6 +108,8 @@ class Ceilings(Fact):
     """Matrix-product rate by format: fp32, tf32, bf16, fp16."""
     launch_us: float
     """Time of one empty kernel or parallel region."""
+    node_us: float | None = None
+    """From one short kernel to the next of another kind in a CUDA graph; None on a CPU, or not measured."""
     threads: int | None = None
     disturbed: bool = False
     """Whether others kept the device busy meanwhile: rates may be too low, times made from them no bounds."""

@@ -5,7 +5,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from stitch_tools.models.profile import (
     GapBucket,
@@ -122,17 +122,17 @@ def summarize(
 
 
 def calibration_us(trace: RecordedTrace) -> float | None:
-    """Recorded time of one tiny kernel, the median; None where none was recorded."""
+    """Mean recorded time of the short kernels, without the slowest tenth; None where none was recorded."""
     windows = trace.named(CALIBRATION)
     if not windows:
         return None
     window = windows[0]
-    spans = [
+    spans = sorted(
         (row.end_ns - row.start_ns) / 1e3
         for row in trace.device
         if row.kind == "kernel" and window.start_ns <= row.start_ns < window.end_ns
-    ]
-    return median(spans) if spans else None
+    )
+    return fmean(spans[: len(spans) - len(spans) // 10]) if spans else None
 
 
 def merged(rows: Sequence[DeviceActivity]) -> list[tuple[int, int]]:

@@ -25,7 +25,7 @@ class SystemReport:
     message: str = ""
     system: SystemProfile | None = None
     calibration_us: float | None = None
-    """Recorded time of one tiny kernel."""
+    """Mean recorded time of the short kernels that each recording holds."""
 
 
 def profile_system(work: ProfileWork, setup: HostSetup) -> SystemReport:

@@ -69,6 +69,8 @@ class DeviceRates(Message):
     cache_bytes_per_s: float
     write_bytes_per_s: float
     launch_s: float
+    node_s: float | None = None
+    """From one short kernel to the next of another kind in a CUDA graph; None on a CPU."""
 
 
 class MeasureCeilings(Operation[DeviceRates], op="ceilings"):

@@ -32,7 +32,7 @@ _DISTURBED_FOR_S = 600.0
 """So long such figures stand in for better ones."""
 _IDLE_LOAD = 0.25
 """Per CPU, the load average up to which a machine is idle enough to measure its limits again."""
-_SCHEMA = 3
+_SCHEMA = 4
 
 
 def is_idle() -> bool:
@@ -127,6 +127,8 @@ def _wider(known: Ceilings, measured: Ceilings) -> Ceilings:
         for name in ("copy_bytes_per_s", "cache_bytes_per_s", "write_bytes_per_s")
     }
     wider["launch_us"] = min(known.launch_us, measured.launch_us)
+    nodes = [row.node_us for row in (known, measured) if row.node_us is not None]
+    wider["node_us"] = min(nodes, default=None)
     wider["flops_per_s"] = {
         name: max(known.flops_per_s.get(name, 0.0), measured.flops_per_s.get(name, 0.0))
         for name in {**known.flops_per_s, **measured.flops_per_s}
@@ -208,5 +210,6 @@ def _measure(place: _Place, target: str, session: TargetSession) -> Ceilings:
         last_level_cache_bytes=cache,
         flops_per_s=rates.flops_per_s,
         launch_us=rates.launch_s * 1e6,
+        node_us=None if rates.node_s is None else rates.node_s * 1e6,
         threads=None if gpu else session.threads,
     )

@@ -23,7 +23,7 @@ _WARM_S, _WARM_CALLS = 1.0, 3
 _MOST_ITERATIONS = 10
 _RECORDED_S = 0.5
 _TIMED_S, _MOST_TIMED = 1.5, 200
-_CALIBRATION_LAUNCHES = 50
+_CALIBRATION_ROUNDS = 6
 
 
 def main(job_file: str, *fds: str) -> int:
@@ -166,12 +166,14 @@ def _iterate(
         marked,
         marked_modules,
     )
+    from stitch_tools.worker.timed.short_kernels import launch_short_kernels, short_kernel_values
 
     if cuda:
-        tiny = torch.zeros(1, device="cuda")
+        values = short_kernel_values("cuda")
+        launch_short_kernels(values, 1)
+        wait()
         with marked(marker, CALIBRATION):
-            for _ in range(_CALIBRATION_LAUNCHES):
-                tiny.add_(1.0)
+            launch_short_kernels(values, _CALIBRATION_ROUNDS)
             wait()
     for _ in range(iterations):
         with marked(marker, ITERATION):

@@ -13,7 +13,7 @@ CALL = "stitch:call"
 NAMED = "stitch:named"
 """One more iteration, with a range for each module and operator: its times are not used."""
 CALIBRATION = "stitch:calibration"
-"""Launches of one tiny kernel, whose recorded time says what recording adds."""
+"""Launches of short kernels, whose recorded time says what recording adds."""
 MODULE = "stitch:module:"
 """Followed by the module's path, a bar, and its class."""
 

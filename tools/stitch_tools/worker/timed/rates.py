@@ -13,6 +13,7 @@ import torch
 from stitch_tools.protocol.free_memory import available_bytes
 from stitch_tools.protocol.timing_messages import DeviceRates
 from stitch_tools.worker.precision import precision
+from stitch_tools.worker.timed.short_kernels import launch_short_kernels, short_kernel_values
 
 _PRODUCT_BUDGET_S, _BUDGET_S = 1.0, 0.5
 # torch adds a thread for each so many elements (at::internal::GRAIN_SIZE).
@@ -114,6 +115,7 @@ def cuda_rates(device: str, cache_bytes: int) -> DeviceRates:
         cache_bytes_per_s=_copy_rate(device, max(1 << 20, cache_bytes // 8), 50),
         write_bytes_per_s=_fill_rate(device),
         launch_s=_launch_seconds(device),
+        node_s=_node_seconds(device),
     )
 
 
@@ -143,6 +145,21 @@ def _launch_seconds(device: str) -> float:
             tiny.add_(1.0)
     # Inside a graph the host does not limit: this is the device's own time from one kernel to the next.
     return _best_event_seconds(graph.replay) / 200.0
+
+
+def _node_seconds(device: str) -> float:
+    """The slope over two lengths of a graph of short kernels of several kinds."""
+    values = short_kernel_values(device)
+    launch_short_kernels(values, 1)
+    torch.cuda.synchronize()
+    counts: list[int] = []
+    seconds: list[float] = []
+    for rounds in (10, 30):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            counts.append(launch_short_kernels(values, rounds))
+        seconds.append(_best_event_seconds(graph.replay))
+    return (seconds[1] - seconds[0]) / (counts[1] - counts[0])
 
 
 def _best_event_seconds(work: Callable[[], object]) -> float:
