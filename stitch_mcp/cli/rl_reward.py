@@ -182,3 +182,42 @@ def watch(log: Path, as_json: bool) -> int:
         "attempts": [row.model_dump(mode="json") for row in attempts],
     }
     return output.finish(fields, sections, ExitCode.CHEAT if alarms else ExitCode.DONE)
+
+
+@command.command("harbor")
+@click.argument("reference", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--oracle",
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="A program that is known to be right: a folder or file. It is judged, and has to earn something.",
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The task's new folder.")
+@click.option(
+    "--preset",
+    default="stitchcuda",
+    show_default=True,
+    type=click.Choice(_PRESETS),
+    help="How evidence becomes a number.",
+)
+@click.option("--image", default="python:3.12-slim", show_default=True, help="Container image with Python.")
+@session_options
+@json_option
+def harbor(
+    reference: Path,
+    oracle: Path,
+    out: Path,
+    preset: str,
+    image: str,
+    as_json: bool,
+    **given: Unpack[Settings],
+) -> int:
+    """Write REFERENCE as a Harbor task whose verifier asks the reward service, with oracle and floor."""
+    from stitch_mcp.rl.reward.harbor_export import write_harbor_task
+
+    output = CommandOutput("rl reward harbor", as_json=as_json)
+    written = write_harbor_task(
+        reference, oracle, out, preset=preset, image=image, emit=output.progress, **given
+    )
+    note = f"written: {out}; the oracle earns {written['oracle']:.4g} from {written['floor']:g} on"
+    return output.finish({"folder": str(out), "rewards": written}, [ReportSection(notes=(note,))])

@@ -141,7 +141,7 @@ class Reward(Fact):
     correct: bool
     """Whether it earned any credit: right, it counts, and its times are beyond doubt."""
     hacking: bool = False
-    """Whether it was refused as an attempt to deceive the judge, rather than as wrong."""
+    """Whether it was refused for what looks like an attempt to deceive the judge, rather than as wrong."""
     reasons: tuple[str, ...] = ()
     """Why it is not correct; () where it is."""
     speedup: float | None = None

@@ -113,6 +113,8 @@ def _anti_hacking(evidence: RewardEvidence) -> tuple[int | None, str]:
     if verdict.status == "rejected_cheat":
         return 1, f"rejected: {verdict.why_not}"
     if bench is not None and bench.is_doubtful:
+        if bench.disturbed:
+            return None, "its times are in doubt, on a busy machine"
         return 1, f"its times are in doubt: {bench.doubt or bench.doubts[0].rule}"
     if not verdict.accepted:
         # Wrong is not dishonest, as far as anybody can see.

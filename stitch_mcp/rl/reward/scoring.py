@@ -87,7 +87,9 @@ def _examine_times(bench: Bench | None) -> Gate:
         return Gate(False, valid=False, reasons=("it was not timed",))
     if bench.is_doubtful:
         named = bench.doubt or ", ".join(row.rule for row in bench.doubts)
-        return Gate(False, hacking=True, reasons=(f"its times are in doubt: {named}",))
+        # A busy machine raises doubts, too: whatever it was, it earns nothing, and there it accuses nobody.
+        busy = bool(bench.disturbed)
+        return Gate(False, valid=not busy, hacking=not busy, reasons=(f"its times are in doubt: {named}",))
     if bench.outcome == "unmeasured":
         return Gate(False, valid=False, reasons=(bench.message or "it was not timed",))
     return Gate(True)
