@@ -47,6 +47,12 @@ def command() -> None:
 )
 @click.option("--instruction", default="", metavar="TEXT", help="With --parent: what was to be changed.")
 @click.option("--full", is_flag=True, help="Full rounds and all modes of torch.compile, not the quick bench.")
+@click.option(
+    "--rubric-model",
+    default="",
+    metavar="NAME",
+    help="Model that grades by the rubric, too: a [models.NAME] table of your settings, or its own name.",
+)
 @click.option("--sanitize", is_flag=True, help="Also look for memory errors and races (20 to 60 s more).")
 @accept_option
 @contract_options
@@ -60,6 +66,7 @@ def judge(
     parent: Path | None,
     instruction: str,
     full: bool,
+    rubric_model: str,
     sanitize: bool,
     contract: str | None,
     atol: float | None,
@@ -90,7 +97,10 @@ def judge(
         allow_relaxed=allow_relaxed or bool(stated),
     )
     options = JudgeOptions(
-        policy=RewardPolicy(accept=settings(**given).policy), quick=not full, sanitize=sanitize
+        policy=RewardPolicy(accept=settings(**given).policy),
+        quick=not full,
+        sanitize=sanitize,
+        rubric_model=rubric_model,
     )
     judged = judge_submission(
         submission_at(submission, parent, instruction), task, options=options, emit=output.progress, **given

@@ -23,6 +23,12 @@ from stitch_mcp.config import Settings
     help="Submissions judged side by side; one more is refused with 429. Timing takes turns on each device.",
 )
 @click.option("--full", is_flag=True, help="Full rounds and all modes of torch.compile, not the quick bench.")
+@click.option(
+    "--rubric-model",
+    default="",
+    metavar="NAME",
+    help="Model that grades by the rubric, too: a [models.NAME] table of your settings, or its own name.",
+)
 @click.option("--sanitize", is_flag=True, help="Also look for memory errors and races (20 to 60 s more).")
 @click.option("--allow-relaxed", is_flag=True, help="Let requests loosen a contract.")
 @click.option(
@@ -40,6 +46,7 @@ def command(
     allow_host: tuple[str, ...],
     slots: int,
     full: bool,
+    rubric_model: str,
     sanitize: bool,
     allow_relaxed: bool,
     submission_limit_s: float,
@@ -62,6 +69,7 @@ def command(
         policy=RewardPolicy(accept=config.policy),
         quick=not full,
         sanitize=sanitize,
+        rubric_model=rubric_model,
         submission_limit_s=submission_limit_s,
     )
     # A judge's process needs no token.

@@ -13,7 +13,7 @@ from stitch_tools.models.base import Fact
 LabelT = TypeVar("LabelT", bound=Hashable)
 
 
-class Agreement(Fact):
+class LabelAgreement(Fact):
     """How far two sequences of labels agree."""
 
     pairs: int
@@ -25,7 +25,7 @@ class Agreement(Fact):
     """Count by the first and then the second label."""
 
 
-def agreement(first: Sequence[LabelT], second: Sequence[LabelT]) -> Agreement:
+def agreement(first: Sequence[LabelT], second: Sequence[LabelT]) -> LabelAgreement:
     """The agreement of two sequences.
 
     Raises:
@@ -37,12 +37,12 @@ def agreement(first: Sequence[LabelT], second: Sequence[LabelT]) -> Agreement:
         row = confusion.setdefault(str(one), {})
         row[str(other)] = row.get(str(other), 0) + 1
     if not pairs:
-        return Agreement(pairs=0, agreed=None, kappa=None, confusion=confusion)
+        return LabelAgreement(pairs=0, agreed=None, kappa=None, confusion=confusion)
     agreed = fmean(one == other for one, other in pairs)
     ones, others = Counter(first), Counter(second)
     chance = sum(ones[label] * others[label] for label in ones) / len(pairs) ** 2
     kappa = None if chance == 1 else (agreed - chance) / (1 - chance)
-    return Agreement(pairs=len(pairs), agreed=agreed, kappa=kappa, confusion=confusion)
+    return LabelAgreement(pairs=len(pairs), agreed=agreed, kappa=kappa, confusion=confusion)
 
 
 def mean_distance(first: Sequence[int | None], second: Sequence[int | None]) -> float | None:

@@ -15,8 +15,9 @@ from pydantic import Field
 from stitch_mcp.config import Config, Settings, configure
 from stitch_mcp.named_programs import program_of_files
 from stitch_mcp.rl.reward.certificates import certify_submission
-from stitch_mcp.rl.reward.facts import RewardEvidence, RewardPolicy, SkillRating
+from stitch_mcp.rl.reward.facts import RewardEvidence, RewardPolicy, Skill
 from stitch_mcp.rl.reward.rubric import rate_submission
+from stitch_mcp.rl.reward.rubric_panel import RubricPanel
 from stitch_mcp.rl.reward.scoring import examine
 from stitch_mcp.rl.reward.submissions import Submission, SubmittedProgram, read_submission
 from stitch_mcp.workbench import open_workbench, refuse_forbidden, target_name
@@ -30,6 +31,7 @@ from stitch_tools.models.base import Fact, sha256_hex
 from stitch_tools.models.program import Program
 from stitch_tools.models.task import ReferenceFacts, Task
 from stitch_tools.models.verdict import Bench, Check
+from stitch_tools.storage.store import Store
 
 _OTHER = "program:"
 
@@ -49,7 +51,7 @@ class RewardTask(Fact):
     """Let `contract` loosen fields; the evidence is then marked `relaxed`."""
 
 
-class Judged(Fact):
+class JudgedSubmission(Fact):
     """One submission, judged."""
 
     evidence: RewardEvidence
@@ -76,6 +78,8 @@ class JudgeOptions:
     """No further draw or round of one submission is begun after it."""
     certify: bool = True
     """Whether a submission that earns something gets a certificate."""
+    rubric_model: str = ""
+    """A [models.NAME] table of the settings, or a model's own name: asked for grades, too. "": no model."""
 
 
 class RewardJudge:
@@ -93,10 +97,12 @@ class RewardJudge:
         self._workbench = open_workbench(config, emit)
         self._stack = ExitStack()
         self._facts: dict[str, ReferenceFacts] = {}
+        self._panel: RubricPanel | None = None
 
     def __enter__(self) -> Self:
         session = self._stack.enter_context(self._workbench.session())
         self._workbench = replace(self._workbench, warm=session)
+        self._panel = self._open_panel()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -127,7 +133,7 @@ class RewardJudge:
             inputs=asked.inputs or None,
         )
 
-    def judge(self, submission: Submission, asked: RewardTask | Task) -> Judged:
+    def judge(self, submission: Submission, asked: RewardTask | Task) -> JudgedSubmission:
         """The evidence on one submission.
 
         Raises:
@@ -147,50 +153,27 @@ class RewardJudge:
         workbench = replace(self._workbench, deadline_s=time.monotonic() + self.options.submission_limit_s)
         with workbench.trial(task, program, known=self._facts.get(task.task_id)) as trial:
             self._facts[task.task_id] = trial.facts
-            evidence = self._evidence(workbench, trial, submission, parent)
-            evidence = evidence.model_copy(update={"rating": self._rating(evidence, submission, submitted)})
-            judged = Judged(evidence=evidence, task_id=task.task_id, program_id=program.program_id)
-            judged = self._certified(trial, judged)
+            judged = judge_trial(
+                workbench,
+                trial,
+                self.options,
+                skill=submission.skill,
+                parent=parent,
+                instruction=submission.instruction,
+                panel=self._panel,
+            )
         return judged.model_copy(update={"wall_s": time.monotonic() - began})
 
-    def _evidence(
-        self, workbench: Workbench, trial: Trial, submission: Submission, parent: Program | None
-    ) -> RewardEvidence:
-        policy = self.options.policy
-        check = workbench.check(trial, sanitize=self.options.sanitize, sanitize_wrong=False)
-        bench: Bench | None = None
-        # A program that earns nothing whatever its speed is not timed: timing takes turns, checking does not.
-        if _may_earn(check, policy):
-            bench = workbench.benchmark(trial, quick=self.options.quick, other=parent)
-        return RewardEvidence(
-            skill=submission.skill,
-            check=check,
-            build=trial.build,
-            bench=bench,
-            parent_speedup=_over_parent(bench),
-            policy=policy,
-        )
+    def _open_panel(self) -> RubricPanel | None:
+        name = self.options.rubric_model
+        if not name:
+            return None
+        from stitch_planner.llm.model_settings import ModelSettings
+        from stitch_planner.llm.providers import open_model
 
-    def _rating(
-        self, evidence: RewardEvidence, submission: Submission, submitted: SubmittedProgram
-    ) -> SkillRating:
-        parent = {path: text.encode("utf-8", "replace") for path, text in submission.parent.items()}
-        return rate_submission(
-            evidence,
-            own_code(submitted.files),
-            own_code(parent) if submission.skill == "refine" else None,
-            submission.instruction,
-        )
-
-    def _certified(self, trial: Trial, judged: Judged) -> Judged:
-        evidence = judged.evidence
-        if not self.options.certify or evidence.check is None or evidence.bench is None:
-            return judged
-        if not examine(evidence).is_open:
-            return judged
-        folder = self._workbench.workspace.root / ".stitch" / "rl" / "certificates"
-        name, path = certify_submission(trial, evidence.check, evidence.bench, evidence.policy.accept, folder)
-        return judged.model_copy(update={"certificate_id": name, "certificate": str(path)})
+        root = self._workbench.workspace.root
+        model = open_model("llm", self._config.models.get(name) or ModelSettings(model=name), root)
+        return RubricPanel(model, root / ".stitch" / "rl" / "rubric")
 
     def _program(self, submitted: SubmittedProgram, task: Task) -> Program:
         program = program_of_files(
@@ -223,6 +206,59 @@ class RewardJudge:
         return folder
 
 
+def judge_trial(
+    workbench: Workbench,
+    trial: Trial,
+    options: JudgeOptions,
+    *,
+    skill: Skill = "generate",
+    parent: Program | None = None,
+    instruction: str = "",
+    panel: RubricPanel | None = None,
+) -> JudgedSubmission:
+    """The evidence on a trial's program, with its rating and, where it earned something, its certificate.
+
+    Args:
+        workbench: where it is judged.
+        trial: the program beside its reference.
+        options: how thoroughly.
+        skill: what the policy was asked for.
+        parent: the program that was to be refined; timed beside this one.
+        instruction: what was to be changed.
+        panel: a model that is asked for grades, of programs that earn something alone.
+
+    Raises:
+        StitchError: a failure of ours or of this machine.
+    """
+    check = workbench.check(trial, sanitize=options.sanitize, sanitize_wrong=False)
+    bench: Bench | None = None
+    # A program that earns nothing whatever its speed is not timed: timing takes turns, checking does not.
+    if _may_earn(check, options.policy):
+        bench = workbench.benchmark(trial, quick=options.quick, other=parent)
+    evidence = RewardEvidence(
+        skill=skill,
+        check=check,
+        build=trial.build,
+        bench=bench,
+        parent_speedup=_over_parent(bench),
+        policy=options.policy,
+    )
+    code = own_code(trial.store, trial.program)
+    before = own_code(trial.store, parent) if parent is not None else None
+    rating = rate_submission(evidence, code, before, instruction)
+    if panel is not None and examine(evidence).is_open:
+        rating = panel.rate(rating, code, before, instruction)
+    evidence = evidence.model_copy(update={"rating": rating})
+    judged = JudgedSubmission(
+        evidence=evidence, task_id=trial.task.task_id, program_id=trial.program.program_id
+    )
+    if not options.certify or bench is None or not examine(evidence).is_open:
+        return judged
+    folder = workbench.workspace.root / ".stitch" / "rl" / "certificates"
+    name, path = certify_submission(trial, check, bench, options.policy.accept, folder)
+    return judged.model_copy(update={"certificate_id": name, "certificate": str(path)})
+
+
 def judge_submission(
     submission: Submission,
     task: RewardTask,
@@ -230,7 +266,7 @@ def judge_submission(
     options: JudgeOptions | None = None,
     emit: Emit | None = None,
     **settings: Unpack[Settings],
-) -> Judged:
+) -> JudgedSubmission:
     """The evidence on one submission. For many of them keep a `RewardJudge` open.
 
     Args:
@@ -248,12 +284,11 @@ def judge_submission(
         return judge.judge(submission, task)
 
 
-def own_code(files: Mapping[str, bytes]) -> dict[str, str]:
+def own_code(store: Store, program: Program) -> dict[str, str]:
     """The program's own sources without comments, by path."""
-    texts = {path: data.decode("utf-8", "replace") for path, data in files.items()}
-    return {
-        path: without_comments(path, text) for path, text in texts.items() if not path.startswith(SHIPPED)
-    }
+    own = [file for file in program.files if not file.path.startswith(SHIPPED)]
+    texts = {file.path: store.get(file.sha256).decode("utf-8", "replace") for file in own}
+    return {path: without_comments(path, text) for path, text in texts.items()}
 
 
 def _may_earn(check: Check, policy: RewardPolicy) -> bool:
@@ -268,9 +303,9 @@ def _over_parent(bench: Bench | None) -> tuple[float, float] | None:
     return (beside[0].low, beside[0].high) if beside else None
 
 
-def _unusable(submission: Submission, task: Task, policy: RewardPolicy, why: str) -> Judged:
+def _unusable(submission: Submission, task: Task, policy: RewardPolicy, why: str) -> JudgedSubmission:
     evidence = RewardEvidence(skill=submission.skill, unusable=why, policy=policy)
-    return Judged(evidence=evidence, task_id=task.task_id)
+    return JudgedSubmission(evidence=evidence, task_id=task.task_id)
 
 
 def _only_python(files: Mapping[str, str]) -> str:

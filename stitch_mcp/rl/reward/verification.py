@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from stitch_mcp.rl.reward.facts import PresetName, Reward, SkillRating
-from stitch_mcp.rl.reward.judging import Judged, RewardJudge, RewardTask
+from stitch_mcp.rl.reward.judging import JudgedSubmission, RewardJudge, RewardTask
 from stitch_mcp.rl.reward.presets import find_preset
 from stitch_mcp.rl.reward.scoring import score
 from stitch_mcp.rl.reward.submissions import Submission
@@ -45,7 +45,7 @@ def verify(judge: RewardJudge, request: VerifyRequest) -> VerifyAnswer:
     return verify_judged(judge.judge(request.submission, request.task), request.preset)
 
 
-def verify_judged(judged: Judged, preset: str) -> VerifyAnswer:
+def verify_judged(judged: JudgedSubmission, preset: str) -> VerifyAnswer:
     """The reward of what was judged already.
 
     Raises:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from stitch_mcp.rl.reward.agreement import agreement
 from stitch_mcp.rl.reward.facts import Dimension
-from stitch_mcp.rl.reward.judging import Judged
+from stitch_mcp.rl.reward.judging import JudgedSubmission
 from stitch_mcp.rl.reward.presets import PRESETS
 from stitch_mcp.rl.reward.scoring import score
 from stitch_tools.models.base import Fact
@@ -32,7 +32,7 @@ class CalibrationRow(Fact):
     wall_s: float
 
 
-def row_of(program: LabelledProgram, judged: Judged) -> CalibrationRow:
+def row_of(program: LabelledProgram, judged: JudgedSubmission) -> CalibrationRow:
     rewards = {preset.name: score(judged.evidence, preset) for preset in PRESETS}
     reward = rewards["stitchcuda"]
     rating = judged.evidence.rating

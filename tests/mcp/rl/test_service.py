@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from stitch_mcp.rl.reward.judge_pool import JudgeBusyError, JudgeFailure, JudgePool
-from stitch_mcp.rl.reward.judging import Judged
+from stitch_mcp.rl.reward.judging import JudgedSubmission
 from stitch_mcp.rl.reward.service import MAX_BODY_BYTES, VerifyService, build_service
 from stitch_mcp.rl.reward.verification import VerifyAnswer, VerifyRequest, verify_judged
 from stitch_mcp.server.http import HttpOptions
@@ -26,7 +26,7 @@ ASKED = {
 class AnsweringPool(JudgePool):
     """Answers at once with what it was given, as long as it has a free slot."""
 
-    def __init__(self, answer: JudgeFailure | Judged, *, free: bool = True) -> None:
+    def __init__(self, answer: JudgeFailure | JudgedSubmission, *, free: bool = True) -> None:
         super().__init__({}, slots=2)
         self.answer, self.free = answer, free
         self.asked: list[VerifyRequest] = []
@@ -37,13 +37,13 @@ class AnsweringPool(JudgePool):
         self.asked.append(request)
         future = Future[VerifyAnswer | JudgeFailure]()
         answer = self.answer
-        if isinstance(answer, Judged):
+        if isinstance(answer, JudgedSubmission):
             answer = verify_judged(answer, request.preset)
         future.set_result(answer)
         return future
 
 
-JUDGED = Judged(evidence=make_evidence(2.0, 2.0), task_id="t", program_id="p", certificate_id="c")
+JUDGED = JudgedSubmission(evidence=make_evidence(2.0, 2.0), task_id="t", program_id="p", certificate_id="c")
 
 
 def client(pool: JudgePool, root: Path, *, token: str | None = TOKEN, host: str = "localhost") -> TestClient:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stitch_mcp.certificates import verify_certificate
-from stitch_mcp.rl.reward.judging import Judged, RewardJudge, RewardTask
+from stitch_mcp.rl.reward.judging import JudgedSubmission, RewardJudge, RewardTask
 from stitch_mcp.rl.reward.presets import PRESETS
 from stitch_mcp.rl.reward.scoring import score
 from stitch_mcp.rl.reward.submissions import Submission
@@ -33,7 +33,7 @@ GAIN_NOTHING = tuple(name for name, wanted in WANTED.items() if "inconclusive" i
 """Right programs whose trick does not move the clock: they may earn what a slow right program earns."""
 
 
-def totals(judged: Judged) -> dict[str, float]:
+def totals(judged: JudgedSubmission) -> dict[str, float]:
     return {preset.name: score(judged.evidence, preset).total for preset in PRESETS}
 
 

@@ -1,6 +1,6 @@
 """The zoo's programs as submissions to the reward."""
 
-from stitch_mcp.rl.reward.judging import Judged, RewardJudge, RewardTask
+from stitch_mcp.rl.reward.judging import JudgedSubmission, RewardJudge, RewardTask
 from stitch_mcp.rl.reward.submissions import Submission
 from tests.tools.judge.zoo_runner import ZOO, Case
 
@@ -17,5 +17,5 @@ def task_of(case: Case) -> RewardTask:
     return RewardTask(files={"reference.py": source}, contract={**contract, **tolerance}, allow_relaxed=True)
 
 
-def judge_case(judge: RewardJudge, case: Case) -> Judged:
+def judge_case(judge: RewardJudge, case: Case) -> JudgedSubmission:
     return judge.judge(submission_of(case), task_of(case))
