@@ -18,12 +18,12 @@ from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models.verdict import SandboxLevel
 
 MAX_INLINE_BYTES = 1 << 20
-Toolset = Literal["steps", "solve", "roles", "read"]
+Toolset = Literal["steps", "solve", "roles", "read", "rl"]
 """`steps`: one instrument a call; `solve`: the whole way; `roles`: the client answers a run's questions;
-`read`: looking and waiting."""
+`read`: looking and waiting; `rl`: rewards."""
 TOOLSETS: tuple[Toolset, ...] = get_args(Toolset)
 DEFAULT_TOOLSETS: tuple[Toolset, ...] = ("steps", "solve", "read")
-"""Without `roles`: few clients are coders, and every client's model reads the whole list."""
+"""Without `roles` and `rl`: few clients are coders or train one, and every client's model reads the list."""
 
 
 @dataclass(frozen=True)

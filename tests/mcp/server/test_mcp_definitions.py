@@ -99,8 +99,8 @@ def test_read_only_and_toolsets_leave_tools_out(tmp_path: Path) -> None:
     settings = {"workspace": tmp_path}
     everything = offered(open_server_context(settings, toolsets=TOOLSETS))
     assert everything == list(TOOLS)
-    roles = ["next_prompt", "submit_answer"]
-    assert offered(open_server_context(settings)) == [name for name in TOOLS if name not in roles]
+    unasked = ["next_prompt", "submit_answer", "reward_program"]
+    assert offered(open_server_context(settings)) == [name for name in TOOLS if name not in unasked]
     looking = [
         "inspect_environment",
         "search_docs",
