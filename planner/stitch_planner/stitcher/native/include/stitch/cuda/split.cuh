@@ -115,7 +115,7 @@ __host__ __device__ __forceinline__ Tf32Parts split_tf32(float x) {
 
 // ---- instructions of every GPU from sm_80 -------------------------------------------------------------
 
-#if defined(__CUDA_ARCH__)
+#if !defined(STITCH_ON_HOST)
 
 // sum[16, 8] += a[16, 16] b[16, 8] in half, by one warp. In lane l, with row = l / 4 and two = 2 (l % 4):
 //   a    0: [row, two], 1: [row + 8, two], 2: [row, two + 8], 3: [row + 8, two + 8], and their neighbours
@@ -164,7 +164,7 @@ __device__ __forceinline__ void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-#endif  // __CUDA_ARCH__
+#endif  // STITCH_ON_HOST
 
 }  // namespace stitch::cuda
 #endif  // STITCH_CUDA_SPLIT_CUH_
