@@ -54,12 +54,11 @@ EXPORT void places(int64_t batch, int64_t m, int64_t n, int64_t k, int columns, 
   args.splits = splits;
   const int64_t down = ceil_div(m, kTileRows), across = ceil_div(n, columns);
   const int64_t chunks = ceil_div(k, kTileDepth);
-  for (int64_t tile = 0; tile < batch * down * across; ++tile) {
-    for (int split = 0; split < splits; ++split) {
-      const SplitPlace place = SplitPlace::of(args, tile, split, columns);
-      for (int64_t chunk = place.first_chunk; chunk < place.end_chunk; ++chunk) {
-        ++counts[((place.image * down + place.row_tile) * across + place.column_tile) * chunks + chunk];
-      }
+  args.tiles = batch * down * across;
+  for (int64_t item = 0; item < args.tiles * splits; ++item) {
+    const SplitPlace place = SplitPlace::of(args, item, columns);
+    for (int64_t chunk = place.first_chunk; chunk < place.end_chunk; ++chunk) {
+      ++counts[((place.image * down + place.row_tile) * across + place.column_tile) * chunks + chunk];
     }
   }
 }

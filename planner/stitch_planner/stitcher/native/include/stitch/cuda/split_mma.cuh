@@ -73,12 +73,12 @@ __device__ __forceinline__ void multiply_chunk(uint32_t stage, int warp_row, int
   }
 }
 
-// Grid: [tiles of the batch, splits].
+// One block for each part of each tile.
 __global__ void __launch_bounds__(kMmaThreads, 1)
     split_product_mma(const __grid_constant__ SplitProductArgs args) {
   extern __shared__ __align__(128) char shared[];
   const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  const SplitPlace place = SplitPlace::of(args, blockIdx.x, blockIdx.y, kTileRows);
+  const SplitPlace place = SplitPlace::of(args, blockIdx.x, kTileRows);
   const SplitShape a_shape{args.plain_a.batch, args.plain_a.rows, args.plain_a.depth};
   const SplitShape b_shape{1, args.plain_b.rows, args.plain_b.depth};
   const int64_t chunks = a_shape.chunks();
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kMmaThreads, 1)
     }
   }
   float (&flat)[16][4] = reinterpret_cast<float (&)[16][4]>(total);
-  if (!join_splits<kMmaThreads>(args, blockIdx.x, blockIdx.y, threadIdx.x, flat)) return;
+  if (!join_splits<kMmaThreads>(args, blockIdx.x, threadIdx.x, flat)) return;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     finish_sums(args, place.image, place.row_tile * kTileRows + warp_row + 16 * i,

@@ -42,6 +42,12 @@ struct SplitTarget {
   int32_t* exponents = nullptr;  // of each row; the number is (big + small) * 2^exponent
 };
 
+// Counters that the kernel which reads the parts wants at zero.
+struct Counters {
+  int32_t* first = nullptr;
+  int64_t count = 0;
+};
+
 struct SplitShape {
   int64_t batch = 1, rows = 0, depth = 0;
 
@@ -137,7 +143,9 @@ __host__ __device__ __forceinline__ void store_cell(const SplitShape& shape, cha
 
 #if defined(STITCH_ON_HOST)
 
-inline int32_t split_operand(const SplitSource& source, const SplitTarget& target, const Call&) {
+inline int32_t split_operand(const SplitSource& source, const SplitTarget& target, const Call&,
+                             const Counters& counters = {}) {
+  for (int64_t i = 0; i < counters.count; ++i) counters.first[i] = 0;
   const SplitShape shape{source.batch, source.rows, source.depth};
   for (int64_t row = 0; row < shape.all_rows(); ++row) {
     const int64_t padded = shape.row_tiles() * kTileRows, inside = row % padded;
@@ -163,37 +171,53 @@ inline int32_t split_operand(const SplitSource& source, const SplitTarget& targe
 
 inline constexpr int kSplitThreads = 256;
 
-// The largest of all lanes' values, in every lane of the kLanes threads of a row.
-template <int kLanes>
+// Who splits what of a block's rows: kLanes threads a row.
+//   kAlong  a row's threads are neighbours: for rows whose numbers are
+//   kAcross eight threads a row, one of each warp: for rows that are neighbours in memory
+enum class SplitThreads { kAlong, kAcross };
+
+// The largest of the values that a row's threads have, in each of them.
+template <SplitThreads kThreads, int kLanes>
 __device__ __forceinline__ uint32_t largest_of_row(uint32_t value) {
-  value = __reduce_max_sync(0xffffffffu, value);
-  if constexpr (kLanes > 32) {
-    __shared__ uint32_t warps[kLanes / 32];
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
+  __shared__ uint32_t found[kSplitThreads];
+  if constexpr (kThreads == SplitThreads::kAlong) {
+    value = __reduce_max_sync(0xffffffffu, value);
+    if constexpr (kLanes > 32) {
+      if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = value;
+      __syncthreads();
+      for (int i = 0; i < kLanes / 32; ++i) value = max(value, found[i]);
+    }
+  } else {
+    found[threadIdx.x] = value;
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kLanes / 32; ++i) value = max(value, warps[i]);
+    for (int i = threadIdx.x % 32; i < kSplitThreads; i += 32) value = max(value, found[i]);
   }
   return value;
 }
 
-// kLanes threads a row, 32 or the whole block. The row is read twice, the second time from a cache.
-template <int kLanes, bool kVector>
-__global__ void __launch_bounds__(kSplitThreads) split_rows(SplitSource source, SplitTarget target) {
+// The rows are read twice, the second time from a cache.
+template <SplitThreads kThreads, int kLanes, bool kVector>
+__global__ void __launch_bounds__(kSplitThreads)
+    split_rows(SplitSource source, SplitTarget target, Counters counters) {
+  for (int64_t i = threadIdx.x; blockIdx.x == 0 && i < counters.count; i += kSplitThreads) {
+    counters.first[i] = 0;
+  }
+  constexpr int kRows = kSplitThreads / kLanes;
+  constexpr bool kAlong = kThreads == SplitThreads::kAlong;
+  const int lane = kAlong ? threadIdx.x % kLanes : threadIdx.x / kRows;
   const SplitShape shape{source.batch, source.rows, source.depth};
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kSplitThreads / kLanes) + threadIdx.x / kLanes;
+  const int64_t row =
+      static_cast<int64_t>(blockIdx.x) * kRows + (kAlong ? threadIdx.x / kLanes : threadIdx.x % kRows);
   const int64_t padded = shape.row_tiles() * kTileRows, inside = row % padded;
   const bool exists = inside < source.rows;
   const float* const from = source.row(row / padded, exists ? inside : 0);
-  const int lane = threadIdx.x % kLanes;
   float values[kCell] = {};
   uint32_t largest = 0;
   for (int64_t begin = lane * kCell; exists && begin < source.depth; begin += kLanes * kCell) {
     load_cell<kVector>(source, from, begin, values);
-#pragma unroll
-    for (int i = 0; i < kCell; ++i) largest = max(largest, size_bits(values[i]));
+    for (float value : values) largest = max(largest, size_bits(value));
   }
-  const RowScale scale = RowScale::of(largest_of_row<kLanes>(largest));
+  const RowScale scale = RowScale::of(largest_of_row<kThreads, kLanes>(largest));
   if (lane == 0) target.exponents[row] = scale.exponent;
   for (int64_t begin = lane * kCell; begin < shape.chunks() * kTileDepth; begin += kLanes * kCell) {
     if (exists) load_cell<kVector>(source, from, begin, values);
@@ -202,18 +226,23 @@ __global__ void __launch_bounds__(kSplitThreads) split_rows(SplitSource source, 
 }
 
 // Splits a matrix into `target`, which has room for SplitShape::bytes().
-inline int32_t split_operand(const SplitSource& source, const SplitTarget& target, const Call& call) {
+inline int32_t split_operand(const SplitSource& source, const SplitTarget& target, const Call& call,
+                             const Counters& counters = {}) {
   const SplitShape shape{source.batch, source.rows, source.depth};
-  const bool vector = source.depth_stride == 1 && source.row_stride % 4 == 0 &&
-                      source.batch_stride % 4 == 0 && reinterpret_cast<uintptr_t>(source.data) % 16 == 0;
   constexpr int64_t kLongRow = 2048;  // a warp's loads of a longer row would come one after the other
-  const bool is_long = source.depth > kLongRow;
-  const int64_t blocks = shape.all_rows() / (is_long ? 1 : kSplitThreads / 32);
+  const bool dense = source.depth_stride == 1, is_long = source.depth > kLongRow;
+  const bool vector = dense && source.row_stride % 4 == 0 && source.batch_stride % 4 == 0 &&
+                      reinterpret_cast<uintptr_t>(source.data) % 16 == 0;
+  const int lanes = dense ? (is_long ? kSplitThreads : 32) : kSplitThreads / 32;
+  const int64_t blocks = shape.all_rows() / (kSplitThreads / lanes);
   if (blocks > kMostBlocks) return call.errors->fail(STITCH_UNSUPPORTED, "an operand is too large");
-  const dim3 grid(static_cast<unsigned>(blocks));
-  const auto kernel = is_long ? (vector ? split_rows<kSplitThreads, true> : split_rows<kSplitThreads, false>)
-                              : (vector ? split_rows<32, true> : split_rows<32, false>);
-  kernel<<<grid, kSplitThreads, 0, call.stream>>>(source, target);
+  constexpr auto kAlong = SplitThreads::kAlong, kAcross = SplitThreads::kAcross;
+  const auto kernel =
+      !dense ? split_rows<kAcross, kSplitThreads / 32, false>
+      : is_long
+          ? (vector ? split_rows<kAlong, kSplitThreads, true> : split_rows<kAlong, kSplitThreads, false>)
+          : (vector ? split_rows<kAlong, 32, true> : split_rows<kAlong, 32, false>);
+  kernel<<<static_cast<unsigned>(blocks), kSplitThreads, 0, call.stream>>>(source, target, counters);
   return call.launched("split an operand");
 }
 

@@ -9,6 +9,7 @@
 #ifndef STITCH_CUDA_SPLIT_PRODUCT_CUH_
 #define STITCH_CUDA_SPLIT_PRODUCT_CUH_
 
+#include <algorithm>
 #include <vector>
 
 #include "stitch/cuda/device_memory.cuh"
@@ -99,27 +100,17 @@ class SplitProduct {
   int32_t use(const Call& call, SplitWay::Kind kind) {
     way_.kind = kind;
     way_.splits = choose_splits(tiles(), a_shape_.chunks(), call.multiprocessors);
-    if (way_.splits > 1) {
-      const size_t bytes = tiles() * sizeof(int32_t);
-      if (!arrived_.reserve(bytes)) {
-        return call.errors->fail(STITCH_OUT_OF_MEMORY, "no room for counters of a product");
-      }
-      STITCH_TRY(
-          call.errors->check(cudaMemsetAsync(arrived_.get(), 0, bytes, call.stream), "prepare a product"));
-    }
     if (kind == SplitWay::kMma) return allow_shared(call, split_product_mma, kMmaSharedBytes);
     return kind == SplitWay::kWgmma ? allow_shared(call, split_product_wgmma<1>, kWgmmaSharedBytes)
                                     : allow_shared(call, split_product_wgmma<2>, kWgmmaSharedBytes);
   }
 
   // Gives back the memory of a constant's parts.
-  void release() {
-    constant_.release();
-    arrived_.release();
-  }
+  void release() { constant_.release(); }
 
   size_t workspace_bytes() const {
-    return aligned(a_shape_.bytes()) + (has_constant_ ? 0 : aligned(b_shape_.bytes())) + partial_bytes();
+    return aligned(a_shape_.bytes()) + (has_constant_ ? 0 : aligned(b_shape_.bytes())) + partial_bytes() +
+           counter_bytes();
   }
 
   int32_t run(const Call& call, const float* a, const float* b, float* d, const float* addend) const {
@@ -132,7 +123,9 @@ class SplitProduct {
     args.plain_b = b_source(b);
     args.a = a_shape_.target(next);
     next += aligned(a_shape_.bytes());
-    STITCH_TRY(split_operand(args.plain_a, args.a, call));
+    args.arrived =
+        reinterpret_cast<int32_t*>(static_cast<char*>(call.scratch) + workspace_bytes() - counter_bytes());
+    STITCH_TRY(split_operand(args.plain_a, args.a, call, {args.arrived, way_.splits > 1 ? tiles() : 0}));
     args.b = b_shape_.target(has_constant_ ? constant_.get() : next);
     if (!has_constant_) {
       next += aligned(b_shape_.bytes());
@@ -144,9 +137,9 @@ class SplitProduct {
     args.d_batch_stride = options_.d.batch_stride;
     args.d_ld = options_.d.ld != 0 ? options_.d.ld : options_.n;
     args.shared_b = b_shape_.batch == 1;
+    args.tiles = tiles();
     args.splits = way_.splits;
     args.partial = reinterpret_cast<float*>(next);
-    args.arrived = static_cast<int32_t*>(arrived_.get());
     return launch(call, args);
   }
 
@@ -165,6 +158,8 @@ class SplitProduct {
     return way_.splits == 1 ? 0 : sizeof(float) * tiles() * way_.splits * kTileRows * way_.columns();
   }
 
+  size_t counter_bytes() const { return way_.splits == 1 ? 0 : aligned(tiles() * sizeof(int32_t)); }
+
   template <class Kernel>
   static int32_t allow_shared(const Call& call, Kernel kernel, int bytes) {
     return call.errors->check(
@@ -173,14 +168,16 @@ class SplitProduct {
   }
 
   int32_t launch(const Call& call, const SplitProductArgs& args) const {
-    if (tiles() > kMostBlocks) return call.errors->fail(STITCH_UNSUPPORTED, "a product is too large");
-    const dim3 grid(static_cast<unsigned>(tiles()), way_.splits);
+    const int64_t items = args.tiles * args.splits;
+    if (items > kMostBlocks) return call.errors->fail(STITCH_UNSUPPORTED, "a product is too large");
+    const unsigned all = static_cast<unsigned>(items);
+    const unsigned resident = std::min(all, static_cast<unsigned>(call.multiprocessors));
     if (way_.kind == SplitWay::kMma) {
-      split_product_mma<<<grid, kMmaThreads, kMmaSharedBytes, call.stream>>>(args);
+      split_product_mma<<<all, kMmaThreads, kMmaSharedBytes, call.stream>>>(args);
     } else if (way_.kind == SplitWay::kWgmma) {
-      split_product_wgmma<1><<<grid, kWgmmaThreads, kWgmmaSharedBytes, call.stream>>>(args);
+      split_product_wgmma<1><<<resident, kWgmmaThreads, kWgmmaSharedBytes, call.stream>>>(args);
     } else {
-      split_product_wgmma<2><<<grid, kWgmmaThreads, kWgmmaSharedBytes, call.stream>>>(args);
+      split_product_wgmma<2><<<resident, kWgmmaThreads, kWgmmaSharedBytes, call.stream>>>(args);
     }
     return call.launched("run a split product");
   }
@@ -189,7 +186,7 @@ class SplitProduct {
   const float* bias_ = nullptr;
   bool has_constant_ = false;
   SplitShape a_shape_, b_shape_;
-  DeviceMemory constant_, arrived_;
+  DeviceMemory constant_;
   SplitWay way_;
 };
 

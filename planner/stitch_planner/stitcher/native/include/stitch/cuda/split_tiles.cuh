@@ -16,9 +16,10 @@ struct SplitProductArgs {
   float* d = nullptr;
   int64_t d_batch_stride = 0, d_ld = 0;
   bool shared_b = false;       // one B for the whole batch
+  int64_t tiles = 0;           // of the batch's results
   int splits = 1;              // blocks that share a tile's depth
   float* partial = nullptr;    // their sums: [tile, split, tile's elements]
-  int32_t* arrived = nullptr;  // [tile], zeros before and after
+  int32_t* arrived = nullptr;  // [tile], zeros before
 };
 
 // Which tile of the result, and which part of its depth, a block computes. Blocks that run together shall
@@ -27,9 +28,10 @@ struct SplitPlace {
   int64_t row_tile, column_tile, image;
   int64_t first_chunk, end_chunk;
 
-  // Tiles are counted over the batch, and have `columns` columns.
-  __host__ __device__ __forceinline__ static SplitPlace of(const SplitProductArgs& args, int64_t tile,
-                                                           int split, int columns) {
+  // Items are the first parts of all tiles, then all second parts; tiles have `columns` columns.
+  __host__ __device__ __forceinline__ static SplitPlace of(const SplitProductArgs& args, int64_t item,
+                                                           int columns) {
+    const int64_t tile = item % args.tiles, split = item / args.tiles;
     constexpr int64_t kGroup = 8;
     const int64_t rows = (args.plain_a.rows + kTileRows - 1) / kTileRows;
     const int64_t across = (args.plain_b.rows + columns - 1) / columns;
@@ -124,10 +126,11 @@ __device__ __forceinline__ void finish_sums(const SplitProductArgs& args, int64_
 // Adds up the sums of the blocks that share a tile, in the order of their parts. False in all blocks but the
 // last to arrive, which has the whole sum then. `thread` counts the kThreads threads that hold sums.
 template <int kThreads, int kCount>
-__device__ __forceinline__ bool join_splits(const SplitProductArgs& args, int64_t tile, int split, int thread,
+__device__ __forceinline__ bool join_splits(const SplitProductArgs& args, int64_t item, int thread,
                                             float (&sums)[kCount][4]) {
   if (args.splits == 1) return true;
   __shared__ bool is_last;
+  const int64_t tile = item % args.tiles, split = item / args.tiles;
   constexpr int64_t kElements = int64_t{kThreads} * kCount * 4;
   float4* const all = reinterpret_cast<float4*>(args.partial + tile * args.splits * kElements);
   float4* const own = all + split * (kElements / 4) + thread;
@@ -139,7 +142,6 @@ __device__ __forceinline__ bool join_splits(const SplitProductArgs& args, int64_
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
   if (thread == 0) {
     is_last = atomicAdd(args.arrived + tile, 1) == args.splits - 1;
-    if (is_last) args.arrived[tile] = 0;  // for the next run
     __threadfence();
   }
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");

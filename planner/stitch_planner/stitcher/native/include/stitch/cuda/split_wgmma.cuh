@@ -148,24 +148,71 @@ __device__ __forceinline__ void multiply_chunks(Ring<kColumnTiles>& ring, int gr
   }
 }
 
+// Asks for the tiles that this block multiplies, in the order in which they are read; by one thread.
+template <int kColumnTiles>
+__device__ __forceinline__ void load_tiles(const SplitProductArgs& args, Ring<kColumnTiles> ring,
+                                           char* stages) {
+  constexpr int kBytes = Ring<kColumnTiles>::kBytes;
+  const SplitShape a_shape{args.plain_a.batch, args.plain_a.rows, args.plain_a.depth};
+  const SplitShape b_shape{1, args.plain_b.rows, args.plain_b.depth};
+  const int64_t chunks = a_shape.chunks();
+  for (int64_t item = blockIdx.x; item < args.tiles * args.splits; item += gridDim.x) {
+    const SplitPlace place = SplitPlace::of(args, item, kColumnTiles * kTileRows);
+    const char* const a =
+        args.a.tiles + (place.image * a_shape.row_tiles() + place.row_tile) * chunks * kTileBytes;
+    const char* const b = args.b.tiles + (args.shared_b ? 0 : place.image) * b_shape.tile_bytes();
+    for (int64_t chunk = place.first_chunk; chunk < place.end_chunk; ++chunk) {
+      barrier_wait(&ring.empty[ring.stage], ring.parity ^ 1);
+      uint64_t* const full = &ring.full[ring.stage];
+      char* const stage = stages + ring.stage * kBytes;
+      barrier_expect(full, kBytes);
+      copy_in(stage, a + chunk * kTileBytes, kTileBytes, full);
+#pragma unroll
+      for (int i = 0; i < kColumnTiles; ++i) {
+        // The last block may lack its second tile: it gets the first again, and writes nothing from it.
+        const int64_t wanted = place.column_tile * kColumnTiles + i;
+        const int64_t column = wanted < b_shape.row_tiles() ? wanted : b_shape.row_tiles() - 1;
+        copy_in(stage + (1 + i) * kTileBytes, b + (column * chunks + chunk) * kTileBytes, kTileBytes, full);
+      }
+      ring.next();
+    }
+  }
+}
+
+// Multiplies and writes this block's tiles; `thread` counts the 256 that do.
+template <int kColumnTiles>
+__device__ __forceinline__ void multiply_tiles(const SplitProductArgs& args, Ring<kColumnTiles> ring,
+                                               int thread) {
+  const int group = thread / 128;
+  for (int64_t item = blockIdx.x; item < args.tiles * args.splits; item += gridDim.x) {
+    const SplitPlace place = SplitPlace::of(args, item, kColumnTiles * kTileRows);
+    float total[kColumnTiles][16][4] = {};
+    int64_t chunk = place.first_chunk;
+    for (; chunk + kWgmmaChunksPerSum <= place.end_chunk; chunk += kWgmmaChunksPerSum) {
+      multiply_chunks<kWgmmaChunksPerSum>(ring, group, total);
+    }
+    for (; chunk < place.end_chunk; ++chunk) multiply_chunks<1>(ring, group, total);
+    float (&flat)[kColumnTiles * 16][4] = reinterpret_cast<float (&)[kColumnTiles * 16][4]>(total);
+    if (!join_splits<256>(args, item, thread, flat)) continue;
+    const int64_t row = place.row_tile * kTileRows + group * 64 + thread % 128 / 32 * 16;
+    finish_sums(args, place.image, row, place.column_tile * (kColumnTiles * kTileRows), flat);
+  }
+}
+
 #endif  // STITCH_WGMMA
 
-// Grid: [tiles of the batch, splits]; a tile has kColumnTiles * 128 columns.
+// Any number of blocks, each for several tiles: while one is written, the next is loaded. A tile has
+// kColumnTiles * 128 columns.
 template <int kColumnTiles>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     split_product_wgmma(const __grid_constant__ SplitProductArgs args) {
 #if defined(STITCH_WGMMA)
-  using Stages = Ring<kColumnTiles>;
+  constexpr int kStages = Ring<kColumnTiles>::kStages;
   extern __shared__ char unaligned[];
-  __shared__ uint64_t full[Stages::kStages], empty[Stages::kStages];
-  const uint32_t begin = (shared_address(unaligned) + 1023) / 1024 * 1024;
-  Stages ring{full, empty, begin};
-  const SplitPlace place = SplitPlace::of(args, blockIdx.x, blockIdx.y, kColumnTiles * kTileRows);
-  const SplitShape a_shape{args.plain_a.batch, args.plain_a.rows, args.plain_a.depth};
-  const SplitShape b_shape{1, args.plain_b.rows, args.plain_b.depth};
-  const int64_t chunks = a_shape.chunks();
+  __shared__ uint64_t full[kStages], empty[kStages];
+  const uint32_t address = shared_address(unaligned), begin = (address + 1023) / 1024 * 1024;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Stages::kStages; ++i) {
+    for (int i = 0; i < kStages; ++i) {
       barrier_init(&full[i], 1);
       barrier_init(&empty[i], 2);
     }
@@ -173,44 +220,14 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     async_fence();
   }
   __syncthreads();
-
+  const Ring<kColumnTiles> ring{full, empty, begin};
   if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x != 0) return;
-    const char* const a =
-        args.a.tiles + (place.image * a_shape.row_tiles() + place.row_tile) * chunks * kTileBytes;
-    const int64_t b_image = args.shared_b ? 0 : place.image;
-    const char* const b = args.b.tiles + b_image * b_shape.tile_bytes();
-    for (int64_t chunk = place.first_chunk; chunk < place.end_chunk; ++chunk) {
-      barrier_wait(&empty[ring.stage], ring.parity ^ 1);
-      char* const stage = unaligned + (begin - shared_address(unaligned)) + ring.stage * Stages::kBytes;
-      barrier_expect(&full[ring.stage], Stages::kBytes);
-      copy_in(stage, a + chunk * kTileBytes, kTileBytes, &full[ring.stage]);
-#pragma unroll
-      for (int i = 0; i < kColumnTiles; ++i) {
-        // The last block may lack its second tile: it gets the first again, and writes nothing from it.
-        const int64_t wanted = place.column_tile * kColumnTiles + i;
-        const int64_t column = wanted < b_shape.row_tiles() ? wanted : b_shape.row_tiles() - 1;
-        copy_in(stage + (1 + i) * kTileBytes, b + (column * chunks + chunk) * kTileBytes, kTileBytes,
-                &full[ring.stage]);
-      }
-      ring.next();
-    }
-    return;
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x == 0) load_tiles(args, ring, unaligned + (begin - address));
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    multiply_tiles(args, ring, threadIdx.x - 128);
   }
-
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-  const int thread = threadIdx.x - 128, group = thread / 128;
-  float total[kColumnTiles][16][4] = {};
-  int64_t chunk = place.first_chunk;
-  for (; chunk + kWgmmaChunksPerSum <= place.end_chunk; chunk += kWgmmaChunksPerSum) {
-    multiply_chunks<kWgmmaChunksPerSum>(ring, group, total);
-  }
-  for (; chunk < place.end_chunk; ++chunk) multiply_chunks<1>(ring, group, total);
-  float (&flat)[kColumnTiles * 16][4] = reinterpret_cast<float (&)[kColumnTiles * 16][4]>(total);
-  if (!join_splits<256>(args, blockIdx.x, blockIdx.y, thread, flat)) return;
-  const int64_t row = place.row_tile * kTileRows + group * 64 + thread % 128 / 32 * 16;
-  finish_sums(args, place.image, row, place.column_tile * (kColumnTiles * kTileRows), flat);
 #endif
 }
 
