@@ -7,7 +7,7 @@ import pytest
 
 from stitch_tools.compile.build import compile_program
 from stitch_tools.compile.elf import ABI_SYMBOLS, exported_symbols
-from stitch_tools.compile.nvcc import archs_for
+from stitch_tools.compile.nvcc import archs_for, code_options, requested_arch
 from stitch_tools.compile.toolchain import find_nvcc
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models.program import Build
@@ -99,3 +99,14 @@ def test_architectures_are_sorted_and_checked() -> None:
     assert archs_for("cuda:sm_90", ("sm_100", "sm_80", "sm_90a", "sm_80")) == ("sm_80", "sm_90a", "sm_100")
     with pytest.raises(UsageError, match="compute_90"):
         archs_for("cuda:sm_90", ("compute_90",))
+
+
+def test_code_for_sm_90_has_the_instructions_of_sm_90a_and_is_called_what_was_asked_for() -> None:
+    assert code_options(("sm_80", "sm_90")) == (
+        "arch=compute_80,code=sm_80",
+        "arch=compute_90a,code=sm_90a",
+    )
+    assert code_options(("sm_90", "sm_90a")) == ("arch=compute_90a,code=sm_90a",)
+    assert requested_arch("sm_90a", ("sm_90",)) == "sm_90"
+    assert requested_arch("sm_90a", ("sm_90", "sm_90a")) == "sm_90a"
+    assert requested_arch("sm_100", ("sm_100",)) == "sm_100"

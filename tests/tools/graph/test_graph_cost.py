@@ -241,14 +241,21 @@ class TestBounds:
         work = OperationWork(flops=0, bytes_read=400_000, bytes_written=100_000)
         assert min_time_us(work, "arithmetic", CEILINGS, Contract(), "float32") == pytest.approx(7.0)
 
-    @pytest.mark.parametrize(("precision", "expected"), [("fp32", 1002.0), ("tf32", 252.0), ("bf16", 127.0)])
+    @pytest.mark.parametrize(("precision", "expected"), [("fp32", 752.0), ("tf32", 252.0), ("bf16", 127.0)])
     def test_a_matrix_product_runs_at_the_fastest_rate_that_the_contract_allows(
         self, precision: str, expected: float
     ) -> None:
         contract = Contract.model_validate({"matmul_precision": precision})
         work = OperationWork(flops=10**9, bytes_read=0, bytes_written=0)
         assert min_time_us(work, "gemm", CEILINGS, contract, "float32") == pytest.approx(expected)
-        assert min_time_us(work, "conv", CEILINGS, contract, "float32") == pytest.approx(1002.0)
+        assert min_time_us(work, "conv", CEILINGS, contract, "float32") == pytest.approx(752.0)
+
+    def test_a_float32_product_is_bound_by_three_of_a_shorter_format_or_by_its_own_rate(self) -> None:
+        work = OperationWork(flops=10**9, bytes_read=0, bytes_written=0)
+        slow_tf32 = CEILINGS.model_copy(update={"flops_per_s": {"fp32": 1e12, "tf32": 2e12}})
+        fast_half = CEILINGS.model_copy(update={"flops_per_s": {"fp32": 1e12, "fp16": 12e12}})
+        assert min_time_us(work, "gemm", slow_tf32, Contract(), "float32") == pytest.approx(1002.0)
+        assert min_time_us(work, "gemm", fast_half, Contract(), "float32") == pytest.approx(252.0)
 
     def test_half_precision_tensors_run_at_their_own_rate(self) -> None:
         work = OperationWork(flops=8 * 10**9, bytes_read=0, bytes_written=0)

@@ -12,7 +12,7 @@ from stitch_tools.compile.cpp import cpp_command
 from stitch_tools.compile.diagnostics import parse_diagnostics, tool_error
 from stitch_tools.compile.elf import missing_abi_symbols
 from stitch_tools.compile.headers import Library, find_cublas, find_onednn, native_include
-from stitch_tools.compile.nvcc import archs_for, nvcc_command
+from stitch_tools.compile.nvcc import archs_for, nvcc_command, requested_arch
 from stitch_tools.compile.refused import name_refusals
 from stitch_tools.compile.resources import parse_resources
 from stitch_tools.compile.runner import Completed, run_compiler
@@ -26,7 +26,7 @@ from stitch_tools.compile.toolchain import (
 )
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models.base import sha256_hex
-from stitch_tools.models.program import Build, Diagnostic, Program, Toolchain
+from stitch_tools.models.program import Build, Diagnostic, KernelResources, Program, Toolchain
 from stitch_tools.models.verdict import SandboxLevel
 from stitch_tools.storage.store import Store
 from stitch_tools.storage.user_cache import user_cache_dir
@@ -244,6 +244,16 @@ def _build(
         return cache.publish(key, build, Path(build.artifact), workspace)
 
 
+def _resources(recipe: Recipe, output: str) -> tuple[KernelResources, ...]:
+    """What the compiler says of each kernel, under the architecture that was asked for."""
+    if recipe.toolchain != "nvcc":
+        return ()
+    return tuple(
+        row.model_copy(update={"arch": requested_arch(row.arch, recipe.archs)})
+        for row in parse_resources(output)
+    )
+
+
 def _result(
     recipe: Recipe,
     completed: Completed,
@@ -271,7 +281,7 @@ def _result(
         artifact=str(artifact) if ok else None,
         artifact_sha256=sha256_hex(artifact.read_bytes()) if ok else None,
         diagnostics=diagnostics,
-        resources=parse_resources(completed.output) if recipe.toolchain == "nvcc" else (),
+        resources=_resources(recipe, completed.output),
         command=recipe.command,
         timed_out=completed.timed_out,
         wall_s=completed.wall_s,

@@ -39,7 +39,7 @@ def nvcc_command(
     include_folders: Sequence[Path] = (),
 ) -> tuple[str, ...]:
     """The exact command; run in the folder with the program's files it writes `output` there."""
-    code = [word for arch in archs for word in ("-gencode", _gencode(arch))]
+    code = [word for pair in code_options(archs) for word in ("-gencode", pair)]
     includes = ("-I.", *(f"-I{folder}" for folder in include_folders))
     base = BASE if host.kind == "gcc" else tuple(word.replace(",-fmax-errors=20", "") for word in BASE)
     return (*compiler.command, "-ccbin", host.command[0], *base, *code, *includes, "-o", output, main, "-ldl")
@@ -58,5 +58,16 @@ def archs_for(target: str, requested: Sequence[str] = ()) -> tuple[str, ...]:
     return tuple(sorted(set(named), key=lambda arch: (len(arch.rstrip("af")), arch)))
 
 
-def _gencode(arch: str) -> str:
-    return f"arch=compute_{arch.removeprefix('sm_')},code={arch}"
+def code_options(archs: Sequence[str]) -> tuple[str, ...]:
+    """Values of -gencode for the architectures.
+
+    Code for sm_90 is made as sm_90a, which has the instructions of its tensor cores (wgmma): the letter says
+    that no other chip runs it, and there is no other chip of 9.x.
+    """
+    built = dict.fromkeys("sm_90a" if arch == "sm_90" else arch for arch in archs)
+    return tuple(f"arch=compute_{arch.removeprefix('sm_')},code={arch}" for arch in built)
+
+
+def requested_arch(built: str, archs: Sequence[str]) -> str:
+    """The architecture among those requested that the compiler's own name stands for."""
+    return "sm_90" if built == "sm_90a" and "sm_90a" not in archs else built

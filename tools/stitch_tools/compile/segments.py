@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stitch_tools.compile.build import OUTPUT_NAME, Recipe, plan_build, run_recipe, sources_of
 from stitch_tools.compile.cpp import BASE
-from stitch_tools.compile.nvcc import archs_for
+from stitch_tools.compile.nvcc import archs_for, code_options
 from stitch_tools.errors import StitchError, StoreError
 from stitch_tools.models.program import Program
 from stitch_tools.models.verdict import SandboxLevel
@@ -42,7 +42,7 @@ def segment_flags(target: str) -> tuple[str, ...]:
     """
     if target == "cpu":
         return _CPU_FLAGS
-    codes = (f"-gencode=arch=compute_{arch.removeprefix('sm_')},code={arch}" for arch in archs_for(target))
+    codes = (f"-gencode={option}" for option in code_options(archs_for(target)))
     return (*_CUDA_FLAGS, *codes)
 
 

@@ -7,6 +7,8 @@ from stitch_tools.models.task import Contract
 
 _MATRIX_FAMILIES: tuple[Family, ...] = ("gemm", "conv", "sdpa", "rnn")
 _FASTEST_FIRST = ("bf16", "fp16", "tf32", "fp32")
+_PRODUCTS_FOR_FP32 = {"fp16": 3, "tf32": 3, "bf16": 6}
+"""Products of a shorter format that make one with the errors of float32, from operands that are split."""
 
 
 def min_time_us(
@@ -15,7 +17,8 @@ def min_time_us(
     """max(bytes / bandwidth, operations / rate) + launch in microseconds; 0 for what moves nothing.
 
     Data that fits the last-level cache is charged at the cache's bandwidth, matrix products at the rate of
-    the fastest format that the contract allows: a bound must not be beaten by an honest program.
+    the fastest format that the contract allows, or of several products of a shorter one that are as exact: a
+    bound must not be beaten by an honest program.
     """
     moved = work.bytes_read + work.bytes_written
     if not moved and not work.flops:
@@ -40,4 +43,7 @@ def _rate(family: Family, ceilings: Ceilings, contract: Contract, dtype: str) ->
     allowed = contract.conv_precision if family == "conv" else contract.matmul_precision
     formats = _FASTEST_FIRST[_FASTEST_FIRST.index(allowed) :]
     rates = [ceilings.flops_per_s[name] for name in formats if name in ceilings.flops_per_s]
+    if allowed == "fp32":
+        known = ceilings.flops_per_s
+        rates += [known[name] / count for name, count in _PRODUCTS_FOR_FP32.items() if name in known]
     return max(rates, default=None)

@@ -109,6 +109,8 @@ class MatmulOp(LibraryOp):
     layouts: tuple[MatrixLayout, MatrixLayout, MatrixLayout]
     """Of a, b and out."""
     allow_tf32: bool
+    may_split: bool = False
+    """Whether tensor cores over split operands may compute it: with errors of float32, if that is faster."""
 
 
 @dataclass(frozen=True)

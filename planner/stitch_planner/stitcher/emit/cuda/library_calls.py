@@ -28,8 +28,15 @@ from stitch_planner.stitcher.lower.operations import (
     VolumePoolOp,
 )
 
-LIBRARIES = {"lib": "stitch::cuda::CublasLt", "dnn": "stitch::cuda::ConvLibraries"}
+LIBRARIES = {
+    "lib": "stitch::cuda::CublasLt",
+    "products": "stitch::cuda::Products",
+    "dnn": "stitch::cuda::ConvLibraries",
+}
 """Members of the handle that calls name as arguments of their init, and their types; each has an `open`."""
+
+SPLIT_NOTE = "cuBLASLt's float32, or three products of halves with float32's errors: measured"
+"""What a program says of a product that may be split."""
 
 _OPTIONS = ("m", "n", "k", "batch", "a", "b", "d", "has_bias", "has_addend", "allow_tf32")
 """Fields of stitch::cuda::GemmOptions in order; C++17 has no initialisers by name."""
@@ -47,18 +54,24 @@ def call_text(op: LibraryOp) -> CallText:
 
 @call_text.register
 def matmul(op: MatmulOp) -> CallText:
-    """gemm.cuh: cuBLASLt."""
+    """gemm.cuh: cuBLASLt; product.cuh where split operands on tensor cores may be faster."""
     m, k, n = *op.a.shape[-2:], op.b.shape[-1]
     batch = op.a.shape[0] if len(op.a.shape) > 2 else 1
     flags = map(flag, (op.bias is not None, op.addend is not None, op.allow_tf32))
     named = zip(_OPTIONS, (*map(str, (m, n, k, batch)), *map(_layout, op.layouts), *flags), strict=True)
     options = "{" + ", ".join(f"/*{name}=*/{text}" for name, text in named) + "}"
+    run = ("call", op.a, op.b, op.out, *((op.addend,) if op.addend is not None else ()))
+    if not op.may_split:
+        init = ("lib", options, *((op.bias,) if op.bias is not None else ()))
+        chosen = f"cuBLASLt, {'TF32 allowed' if op.allow_tf32 else 'float32'}"
+        return CallText("stitch/cuda/gemm.cuh", "stitch::cuda::Gemm", init, run, chosen)
+    constant = op.b if op.b.buffer.role == "param" else None
     return CallText(
-        "stitch/cuda/gemm.cuh",
-        "stitch::cuda::Gemm",
-        ("lib", options, *((op.bias,) if op.bias is not None else ())),
-        ("call", op.a, op.b, op.out, *((op.addend,) if op.addend is not None else ())),
-        chosen=f"cuBLASLt, {'TF32 allowed' if op.allow_tf32 else 'float32'}",
+        "stitch/cuda/product.cuh",
+        "stitch::cuda::Product",
+        ("products", "call", options, constant, op.bias),
+        run,
+        chosen=SPLIT_NOTE,
     )
 
 

@@ -18,6 +18,14 @@ ALIGNED_ELEMENTS = 4
 """float32 elements in the 16 bytes that cuBLASLt is promised for every operand."""
 
 
+FEWEST_SPLIT_PRODUCTS = 1 << 26
+"""Multiplications from which on a product on tensor cores gains more than a second kernel costs."""
+SHORTEST_SPLIT_SIDE = 32
+"""Rows or columns below which most of a tile of 128 is not used."""
+SHORTEST_SPLIT_DEPTH = 64
+"""Products to a sum below which float32 rounds so seldom that two halves a number are less exact."""
+
+
 class CudaProduct(LibraryTemplate):
     """linear, matmul and their relatives."""
 
@@ -134,8 +142,15 @@ def product_call(
             addend=addend,
             layouts=(first, second, MatrixLayout(False, n, m * n if batch > 1 else 0)),
             allow_tf32=allow_tf32,
+            may_split=not allow_tf32 and _is_worth_a_split(batch, m, n, k),
         ),
     )
+
+
+def _is_worth_a_split(batch: int, m: int, n: int, k: int) -> bool:
+    """Whether the program measures split operands (split_product.cuh) for these sizes."""
+    is_large = batch * m * n * k >= FEWEST_SPLIT_PRODUCTS
+    return is_large and min(m, n) >= SHORTEST_SPLIT_SIDE and k >= SHORTEST_SPLIT_DEPTH
 
 
 def _operands(product: Product, node: GraphNode, lowering: Lowering) -> tuple[View, View]:

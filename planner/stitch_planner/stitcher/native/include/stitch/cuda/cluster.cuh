@@ -98,6 +98,11 @@ __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes
                : "memory");
 }
 
+// One arrival of a phase.
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 __device__ __forceinline__ bool barrier_passed(SharedAddress barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(

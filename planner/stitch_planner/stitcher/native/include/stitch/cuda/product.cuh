@@ -1,0 +1,209 @@
+// Matrix products of float32 matrices,  D = A B + bias + addend,  the fastest way that has float32's errors:
+// cuBLASLt's float32 product, or tensor cores over split operands (split_product.cuh). Both are measured in
+// init at the program's own sizes; equal products of a program are measured once.
+#ifndef STITCH_CUDA_PRODUCT_CUH_
+#define STITCH_CUDA_PRODUCT_CUH_
+
+#include "stitch/cuda/gemm.cuh"
+
+#if !defined(STITCH_ON_HOST)
+#include <utility>
+#include <vector>
+
+#include "stitch/cuda/split_product.cuh"
+#endif
+
+namespace stitch::cuda {
+
+#if defined(STITCH_ON_HOST)
+
+struct Products {
+  int32_t open(Errors&) { return STITCH_OK; }
+};
+
+// The same interface over plain loops in double precision.
+class Product {
+ public:
+  int32_t init(Products&, const Call&, const GemmOptions& options, const float*, const float* bias) {
+    return gemm_.init(library_, options, bias);
+  }
+  size_t workspace_bytes() const { return 0; }
+  int32_t run(const Call& call, const float* a, const float* b, float* d,
+              const float* addend = nullptr) const {
+    return gemm_.run(call, a, b, d, addend);
+  }
+
+ private:
+  CublasLt library_;
+  Gemm gemm_;
+};
+
+#else
+
+inline bool operator==(const MatrixLayout& a, const MatrixLayout& b) {
+  return a.transposed == b.transposed && a.ld == b.ld && a.batch_stride == b.batch_stride;
+}
+
+// A product's sizes and what init knows of it.
+struct ProductCase {
+  GemmOptions options;
+  bool has_constant = false;
+};
+
+inline bool operator==(const ProductCase& left, const ProductCase& right) {
+  const GemmOptions &a = left.options, &b = right.options;
+  return a.m == b.m && a.n == b.n && a.k == b.k && a.batch == b.batch && a.a == b.a && a.b == b.b &&
+         a.d == b.d && a.has_bias == b.has_bias && a.has_addend == b.has_addend &&
+         left.has_constant == right.has_constant;
+}
+
+struct ProductWay {
+  bool is_split = false;
+  SplitWay::Kind kind = SplitWay::kMma;
+};
+
+// What the products of a program share.
+struct Products {
+  CublasLt lt;
+  std::vector<std::pair<ProductCase, ProductWay>> chosen;
+
+  int32_t open(Errors& errors) { return lt.open(errors); }
+};
+
+class Product {
+ public:
+  Product() = default;
+  Product(const Product&) = delete;
+  Product& operator=(const Product&) = delete;
+
+  // `b` is nullptr if it is not constant; a constant is split here, and has to be passed to runs as well.
+  int32_t init(Products& shared, const Call& call, const GemmOptions& options, const float* b,
+               const float* bias) {
+    what_ = {options, b != nullptr};
+    way_ = {};
+    split_.release();
+    STITCH_TRY(plain_.init(shared.lt, options, bias));
+    for (const auto& [known, way] : shared.chosen) {
+      if (known == what_) return adopt(call, way, b, bias);
+    }
+    ProductWay best;
+    STITCH_TRY(choose(call, b, bias, &best));
+    shared.chosen.emplace_back(what_, best);
+    if (!best.is_split) {
+      split_.release();
+      return STITCH_OK;
+    }
+    way_ = best;
+    return split_.use(call, best.kind);
+  }
+
+  size_t workspace_bytes() const {
+    return way_.is_split ? split_.workspace_bytes() : plain_.workspace_bytes();
+  }
+
+  int32_t run(const Call& call, const float* a, const float* b, float* d,
+              const float* addend = nullptr) const {
+    return way_.is_split ? split_.run(call, a, b, d, addend) : plain_.run(call, a, b, d, addend);
+  }
+
+ private:
+  int32_t adopt(const Call& call, const ProductWay& way, const float* b, const float* bias) {
+    if (!way.is_split) return STITCH_OK;
+    const int32_t status = split_.init(call, what_.options, b, bias);
+    if (status == STITCH_OUT_OF_MEMORY) return STITCH_OK;  // the library's product needs none
+    STITCH_TRY(status);
+    way_ = way;
+    return split_.use(call, way.kind);
+  }
+
+  // Memory to measure in: the same sizes as a forward's.
+  struct Trial {
+    DeviceMemory a, b, d, addend, scratch;
+  };
+
+  static size_t bytes_of(const MatrixLayout& layout, int64_t rows, int64_t columns, int64_t batch) {
+    const int64_t lines = layout.transposed ? columns : rows, width = layout.transposed ? rows : columns;
+    const int64_t ld = layout.ld != 0 ? layout.ld : width;
+    return sizeof(float) * (lines * ld + (batch - 1) * layout.batch_stride);
+  }
+
+  bool reserve(Trial* trial, const float* b) const {
+    const GemmOptions& o = what_.options;
+    const size_t d = bytes_of(o.d, o.m, o.n, o.batch);
+    return trial->a.reserve(bytes_of(o.a, o.m, o.k, o.batch)) && trial->d.reserve(d) &&
+           (b != nullptr || trial->b.reserve(bytes_of(o.b, o.k, o.n, o.batch))) &&
+           (!o.has_addend || trial->addend.reserve(d));
+  }
+
+  // Small numbers everywhere: what is not initialised could be NaN, which takes another path.
+  int32_t fill(const Call& call, const Trial& trial, const float* b) const {
+    const GemmOptions& o = what_.options;
+    const auto set = [&](void* memory, size_t bytes) {
+      return call.errors->check(cudaMemsetAsync(memory, 0x3c, bytes, call.stream), "fill a trial's matrices");
+    };
+    STITCH_TRY(set(trial.a.get(), bytes_of(o.a, o.m, o.k, o.batch)));
+    if (b == nullptr) STITCH_TRY(set(trial.b.get(), bytes_of(o.b, o.k, o.n, o.batch)));
+    return o.has_addend ? set(trial.addend.get(), bytes_of(o.d, o.m, o.n, o.batch)) : STITCH_OK;
+  }
+
+  // Without memory to measure in, the library's product is taken, and at a failure of the split one.
+  int32_t choose(const Call& call, const float* b, const float* bias, ProductWay* best) {
+    constexpr float kWorthIt = 0.95f;  // of the library's time: what a split product needs of memory
+    Trial trial;
+    std::vector<SplitWay::Kind> kinds;
+    STITCH_TRY(SplitProduct::kinds(call, &kinds));
+    if (!reserve(&trial, b) || split_.init(call, what_.options, b, bias) != STITCH_OK) {
+      call.errors->text.clear();
+      return STITCH_OK;
+    }
+    STITCH_TRY(fill(call, trial, b));
+    float shortest_ms = 0.0f;
+    way_.is_split = false;
+    if (!measure(call, &trial, b, &shortest_ms)) return STITCH_OK;
+    shortest_ms *= kWorthIt;
+    for (const SplitWay::Kind kind : kinds) {
+      way_ = {true, kind};
+      float ms = 0.0f;
+      if (split_.use(call, kind) != STITCH_OK || !measure(call, &trial, b, &ms) || ms >= shortest_ms)
+        continue;
+      shortest_ms = ms;
+      *best = way_;
+    }
+    way_ = {};
+    call.errors->text.clear();
+    return STITCH_OK;
+  }
+
+  // Time of a few runs as they are chosen now; false where there is no memory, or a run fails.
+  bool measure(const Call& call, Trial* trial, const float* b, float* ms) const {
+    constexpr int kMeasured = 3;
+    Call inner = call;
+    inner.scratch_bytes = workspace_bytes();
+    if (!trial->scratch.reserve(inner.scratch_bytes)) return false;
+    inner.scratch = trial->scratch.get();
+    const auto go = [&] {
+      return run(inner, trial->a.floats(), b != nullptr ? b : trial->b.floats(), trial->d.floats(),
+                 trial->addend.floats()) == STITCH_OK;
+    };
+    cudaEvent_t begin = nullptr, end = nullptr;
+    bool done = cudaEventCreate(&begin) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess && go() &&
+                cudaEventRecord(begin, call.stream) == cudaSuccess;
+    for (int i = 0; done && i < kMeasured; ++i) done = go();
+    done = done && cudaEventRecord(end, call.stream) == cudaSuccess &&
+           cudaEventSynchronize(end) == cudaSuccess && cudaEventElapsedTime(ms, begin, end) == cudaSuccess;
+    if (begin != nullptr) cudaEventDestroy(begin);
+    if (end != nullptr) cudaEventDestroy(end);
+    (void)cudaGetLastError();
+    return done;
+  }
+
+  ProductCase what_;
+  ProductWay way_;
+  Gemm plain_;
+  SplitProduct split_;
+};
+
+#endif  // STITCH_ON_HOST
+
+}  // namespace stitch::cuda
+#endif  // STITCH_CUDA_PRODUCT_CUH_
