@@ -32,8 +32,8 @@ from stitch_mcp.config import Settings
 @click.option(
     "--toolsets",
     metavar="NAMES",
-    help="Offer these sets of tools: steps, solve, roles, rl (default: steps,solve); with roles, clients answer "
-    "runs whose coder is manual; with rl, programs get rewards.",
+    help="Offer these sets of tools: steps, solve, roles, rl (default: steps,solve); with roles, clients "
+    "answer runs whose coder is manual; with rl, programs get rewards.",
 )
 @click.option("--confirm", metavar="POLICY", help="Before steps without isolation: ask, allow or deny.")
 @click.option(
