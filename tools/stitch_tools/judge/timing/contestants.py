@@ -144,7 +144,7 @@ class Contestants:
 
 
 def _own_waits(runners: Sequence[Runner]) -> Callable[[Contestant], Watch]:
-    """For each runner what tells whether it, or we, waited for a CPU; where unknown, the machine's counters."""
+    """For each runner what tells whether it, or we, waited for a CPU; else what the machine tells."""
     watches = {row.name: waits_of((row.child.pid, threading.get_native_id())) or snapshot for row in runners}
 
     def watch_of(contestant: Contestant) -> Watch:
