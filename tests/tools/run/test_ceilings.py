@@ -1,5 +1,6 @@
 """Ceilings are plausible, cached, and measured again only when asked."""
 
+import contextlib
 import json
 import os
 import platform
@@ -144,6 +145,25 @@ def test_where_nothing_is_known_the_wait_for_the_device_has_an_end(
     monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
     with device_lock("cpu", wait_s=0), pytest.raises(LockedError):
         measure_ceilings("cpu", session=session, cache_dir=tmp_path, wait_s=0.0)
+
+
+def test_what_another_run_measured_while_this_one_waited_is_taken(
+    session: TargetSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
+    said: list[str] = []
+    with contextlib.ExitStack() as other:
+        other.enter_context(device_lock("cpu", wait_s=0))
+
+        def finish_the_other(message: str) -> None:
+            said.append(message)
+            keep_old_disturbed(tmp_path)
+            other.close()
+
+        taken = measure_ceilings("cpu", session=session, cache_dir=tmp_path, emit=finish_the_other)
+    assert taken == cached_ceilings("cpu", threads=session.threads, cache_dir=tmp_path)
+    assert len(said) == 1
+    assert "waiting for the device" in said[0]
 
 
 def test_a_gpu_that_is_not_here_is_an_error_with_the_next_step(

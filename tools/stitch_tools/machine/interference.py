@@ -3,11 +3,13 @@
 Steal time comes from /proc/stat in clock ticks. Waiting comes from the kernel's pressure counters: the
 microseconds in which some runnable task had no CPU. All contestants but one are stopped, and the one that
 runs has no more threads than CPUs, so waiting means that a foreign process took part. The counter of our own
-cgroup is asked, else that of the whole machine, which speaks about us on small machines only.
+cgroup is asked, else that of the whole machine, which speaks about us on small machines only. Where calls run
+on a GPU, the waiting of the two processes that matter is asked instead (`waits_of`).
 """
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +36,25 @@ def snapshot(proc: Path = _PROC) -> Snapshot:
     pressure = _own_pressure() if proc == _PROC else find_pressure(proc, proc / "cgroups", 1)
     waited = None if pressure is None else _waited_us(pressure)
     return Snapshot(time.monotonic(), _steal_ticks(proc / "stat"), waited)
+
+
+def waits_of(pids: Sequence[int], proc: Path = _PROC) -> Callable[[], Snapshot] | None:
+    """Counters like `snapshot`'s whose waiting is that of the main threads of these processes alone.
+
+    Where calls run on a GPU, a CPU that somebody else waits for changes nothing, as long as the process that
+    makes the calls, and we who ask for them, have one. None where the kernel does not count (schedstat).
+    """
+    files = [proc / str(pid) / "schedstat" for pid in pids]
+    if any(_ready_us(file) is None for file in files):
+        return None
+
+    def read() -> Snapshot:
+        waits = [_ready_us(file) for file in files]
+        # A process that ended waits no more; its end is told elsewhere.
+        waited = sum(wait for wait in waits if wait is not None)
+        return Snapshot(time.monotonic(), _steal_ticks(proc / "stat"), waited)
+
+    return read
 
 
 def find_pressure(proc: Path, cgroups: Path, cpus: int) -> Path | None:
@@ -99,6 +120,14 @@ def _rise(before: int | None, after: int | None) -> int:
 def _steal_ticks(stat: Path) -> int | None:
     try:
         return int(stat.read_text(encoding="ascii").split("\n", 1)[0].split()[8])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _ready_us(schedstat: Path) -> int | None:
+    """How long a thread was ready to run and had no CPU: the second figure, in nanoseconds."""
+    try:
+        return int(schedstat.read_text(encoding="ascii").split()[1]) // 1000
     except (OSError, ValueError, IndexError):
         return None
 

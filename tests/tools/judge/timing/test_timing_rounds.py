@@ -17,6 +17,7 @@ from stitch_tools.machine.interference import (
     snapshot,
     steal_share,
     waited_share,
+    waits_of,
     was_disturbed,
 )
 
@@ -232,6 +233,33 @@ def test_counters_are_read_from_proc(tmp_path: Path) -> None:
     (tmp_path / "pressure" / "cpu").write_text(text, encoding="ascii")
     seen = snapshot(tmp_path)
     assert (seen.steal_ticks, seen.waited_us) == (7, 63770323)
+
+
+def test_what_the_processes_of_a_timing_waited_for_is_told_apart_from_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  10 0 20 30 0 0 0 7 0 0\n", encoding="ascii")
+    for pid, waited_ns in ((11, 2_000_000), (12, 3_500_000)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "schedstat").write_text(f"9000000 {waited_ns} 12\n", encoding="ascii")
+    watch = waits_of((11, 12), tmp_path)
+    assert watch is not None
+    assert (watch().steal_ticks, watch().waited_us) == (7, 5500)
+    (tmp_path / "12" / "schedstat").unlink()
+    assert watch().waited_us == 2000, "one that ended"
+    assert waits_of((11, 12), tmp_path) is None
+
+
+def test_only_the_contestant_that_waited_is_disturbed() -> None:
+    contestants = [Simulated("program", 1e-3), Simulated("eager", 2e-3)]
+    ticks = iter(range(10**6))
+    rounds = run_rounds(
+        contestants,
+        rules=TimingRules(max_rounds=10),
+        figure=FIGURE,
+        until_s=0.0,
+        watch_of=lambda one: (lambda: Snapshot(0.0, next(ticks), None)) if one.name == "eager" else quiet,
+    )
+    assert all(not visit.clean for visit in rounds.series["eager"].visits)
+    assert all(visit.clean for visit in rounds.series["program"].visits)
 
 
 def test_calls_longer_than_a_block_are_made_once_per_sample() -> None:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -12,8 +12,9 @@ from stitch_tools.judge.timing.program_runners import PROGRAM
 from stitch_tools.judge.timing.rounds import Figure, Rounds, run_rounds
 from stitch_tools.judge.timing.runners import Runner
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
-from stitch_tools.judge.timing.visits import Contestant, TimingRules
+from stitch_tools.judge.timing.visits import Contestant, TimingRules, Watch
 from stitch_tools.machine.device_lock import refuse_after
+from stitch_tools.machine.interference import snapshot, waits_of
 from stitch_tools.models.verdict import Timing
 
 # The fewest rounds of very long calls may take so many budgets.
@@ -108,6 +109,7 @@ class Contestants:
                     until_s=min(now_s + budget_s, last_s),
                     hard_until_s=min(now_s + _LONGEST * budget_s, last_s),
                     after_visit=read,
+                    watch_of=_own_waits(self.runners) if self.figure == "latency_us" else None,
                 )
             except RunnerFailedError as failure:
                 if failure.name == PROGRAM:
@@ -139,3 +141,13 @@ class Contestants:
                 if runner.name == PROGRAM:
                     raise
                 self.say(f"{runner.name}: {failure.reason}")
+
+
+def _own_waits(runners: Sequence[Runner]) -> Callable[[Contestant], Watch]:
+    """For each runner what tells whether it, or we, waited for a CPU; else what the machine tells."""
+    watches = {row.name: waits_of((row.child.pid, threading.get_native_id())) or snapshot for row in runners}
+
+    def watch_of(contestant: Contestant) -> Watch:
+        return watches[contestant.name]
+
+    return watch_of

@@ -125,19 +125,22 @@ def run_rounds(
     until_s: float,
     hard_until_s: float | None = None,
     watch: Watch = snapshot,
+    watch_of: Callable[[Contestant], Watch] | None = None,
     after_visit: Callable[[Contestant], None] | None = None,
 ) -> Rounds:
     """Visit all contestants in mirrored rounds until the ratios settle.
 
     No round begins after the monotonic time `until_s`, but for the fewest rounds (`rules.min_rounds`), which
     long calls may finish until `hard_until_s`; none after `rules.give_up_s` without a usable round. What was
-    measured by then counts; too few undisturbed rounds are inconclusive by themselves.
+    measured by then counts; too few undisturbed rounds are inconclusive by themselves. `watch_of` gives what
+    tells whether visits of one contestant are disturbed; else `watch` does.
     """
     paces: dict[str, Pace] = {}
     for contestant in contestants:
         contestant.resume()
         paces[contestant.name] = calibrate(contestant, rules)
         contestant.pause()
+    watches = {one.name: watch_of(one) if watch_of else watch for one in contestants}
     began = watch()
     rounds = Rounds({contestant.name: Series() for contestant in contestants}, began, began)
     done = 0
@@ -147,7 +150,7 @@ def run_rounds(
         done += 1
         for contestant in [*contestants, *reversed(contestants)]:
             rounds.series[contestant.name].visits.append(
-                visit(contestant, paces[contestant.name], rules, watch)
+                visit(contestant, paces[contestant.name], rules, watches[contestant.name])
             )
             if after_visit is not None:
                 after_visit(contestant)
