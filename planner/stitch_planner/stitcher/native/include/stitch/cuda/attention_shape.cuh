@@ -84,11 +84,11 @@ struct AttentionTile {
 template <int kWidth>
 struct AttentionTileFor;
 template <>
-struct AttentionTileFor<32> : AttentionTile<32, 2, 64, 4, 2> {};
+struct AttentionTileFor<32> : AttentionTile<32, 2, 32, 4, 3> {};
 template <>
-struct AttentionTileFor<64> : AttentionTile<64, 2, 32, 4, 2> {};
+struct AttentionTileFor<64> : AttentionTile<64, 1, 32, 4, 4> {};
 template <>
-struct AttentionTileFor<96> : AttentionTile<96, 2, 32, 4, 2> {};
+struct AttentionTileFor<96> : AttentionTile<96, 1, 32, 4, 3> {};
 template <>
 struct AttentionTileFor<128> : AttentionTile<128, 1, 32, 4, 2> {};
 template <>
