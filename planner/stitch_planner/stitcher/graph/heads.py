@@ -30,7 +30,7 @@ def _joined(node: GraphNode, index: GraphIndex) -> GraphNode | None:
     if node.op not in _VIEWS or len(node.outputs[0].shape) != 4:
         return None
     turned = index.producer(value_key(node.args[0]))
-    if turned is None or turned.op != "aten.transpose.int" or {*turned.args[1:]} != {0, 1}:
+    if turned is None or turned.op != "aten.transpose.int" or turned.args[1:] not in ((0, 1), (1, 0)):
         return None
     joined = index.producer(value_key(turned.args[0]))
     if joined is None or joined.op not in _VIEWS:

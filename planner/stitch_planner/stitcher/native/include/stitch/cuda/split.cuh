@@ -1,10 +1,12 @@
 // float32 numbers as sums of two short ones, and the tensor-core instructions that multiply those.
 //
 // A float x that is scaled to at most 2^15 is big + small, both half: big is x rounded to 11 bits, small the
-// rest rounded to 11 bits, so that what is lost is at most 2^-24 |x|, as in a rounding to float32, or 2^-25
-// where x is below 2^-1 (small is a subnormal half then). Of a product, small * small is left out: 2^-24 of it
-// at most. After H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while
-// surpassing the FP32 theoretical peak performance", 2022; they scale the small part instead of the numbers.
+// rest rounded to 11 bits. Three numbers of four are the sum exactly, the others are off by one unit of
+// float32, 2^-23 |x|, at most; numbers below 1/2, whose small part is a subnormal half, by 2^-25. Of a
+// product, small * small is left out: about a unit of float32, and as often above as below. So sums of few
+// products are less exact than float32's, and sums of dozens are not. After H. Ootomo and R. Yokota,
+// "Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak
+// performance", 2022; they scale the small part instead of the numbers.
 //
 // TF32 keeps float32's exponents, needs no scale, loses 2^-22 |x|, and runs at half the speed.
 //
