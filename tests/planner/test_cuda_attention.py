@@ -180,9 +180,18 @@ def test_wide_heads_keep_their_scores_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.nvcc
 @pytest.mark.slow
-def test_the_kernel_builds_for_four_architectures(tmp_path: Path) -> None:
-    text = emit_cuda(lowered(Written("filled", "relu"), [torch.randn(2, 20, 144)]))
-    build = build_for_gpus(text, tmp_path, ("sm_80", "sm_90", "sm_100", "sm_120"))
+@pytest.mark.parametrize(
+    ("way", "archs"),
+    [
+        ("filled", ("sm_80",)),
+        *(
+            pytest.param(way, ("sm_80", "sm_90", "sm_100", "sm_120"), marks=pytest.mark.exhaustive)
+            for way in ("plain", "added", "relu", "library, bools")
+        ),
+    ],
+)
+def test_the_kernel_builds(way: str, archs: tuple[str, ...], tmp_path: Path) -> None:
+    build = build_for_gpus(emit_cuda(lowered(Written(way), [torch.randn(2, 20, 144)])), tmp_path, archs)
     assert build.ok, [row.message for row in build.diagnostics]
     assert build.diagnostics == ()
 
