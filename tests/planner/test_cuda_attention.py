@@ -102,6 +102,28 @@ def test_multihead_attention_is_one_call_between_two_products(batch_first: bool)
     assert len(calls(program)) == 6
 
 
+class Encoder(nn.Module):
+    """The module without weights, as layers of a transformer call it."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(32, 4, batch_first=batch_first)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attend(x, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_heads_of_a_joint_projection_are_read_where_they_lie(batch_first: bool, tmp_path: Path) -> None:
+    module, x = Encoder(batch_first=batch_first), torch.randn(5, 7, 32)
+    program = lowered(module, [x])
+    (operation,) = attentions(program)
+    buffers = {view.buffer for view in (operation.q, operation.k, operation.v)}
+    assert buffers == {calls(program)[0].out.buffer}  # pyright: ignore[reportAttributeAccessIssue]
+    (found,) = OnHost(emit_cuda(program), tmp_path).run([x], module.state_dict())
+    torch.testing.assert_close(found, module(x), rtol=1e-4, atol=1e-5)
+
+
 def test_all_ways_compute_what_torch_computes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, x = Written(*WAYS), torch.randn(2, 20, 144)
@@ -158,9 +180,18 @@ def test_wide_heads_keep_their_scores_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.nvcc
 @pytest.mark.slow
-def test_the_kernel_builds_for_four_architectures(tmp_path: Path) -> None:
-    text = emit_cuda(lowered(Written("filled", "relu"), [torch.randn(2, 20, 144)]))
-    build = build_for_gpus(text, tmp_path, ("sm_80", "sm_90", "sm_100", "sm_120"))
+@pytest.mark.parametrize(
+    ("way", "archs"),
+    [
+        ("filled", ("sm_80",)),
+        *(
+            pytest.param(way, ("sm_80", "sm_90", "sm_100", "sm_120"), marks=pytest.mark.exhaustive)
+            for way in ("plain", "added", "relu", "library, bools")
+        ),
+    ],
+)
+def test_the_kernel_builds(way: str, archs: tuple[str, ...], tmp_path: Path) -> None:
+    build = build_for_gpus(emit_cuda(lowered(Written(way), [torch.randn(2, 20, 144)])), tmp_path, archs)
     assert build.ok, [row.message for row in build.diagnostics]
     assert build.diagnostics == ()
 

@@ -59,13 +59,6 @@ class Loss(nn.Module):
         return functional.cross_entropy(self.logits(x) / 0.7, target, reduction=self.reduction)
 
 
-class Attention(nn.Module):
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        q, k, v = (x.view(2, 6, 3, 4).transpose(1, 2) for x in (q, k, v))
-        mixed = torch.softmax(q @ k.transpose(-2, -1) / 2, dim=-1) @ v
-        return mixed.transpose(1, 2).reshape(2, 6, 12)
-
-
 class Sdpa(nn.Module):
     """Heads taken out of a joint projection's layout; causal, masked by bools, masked by floats."""
 
@@ -132,10 +125,6 @@ def test_a_gated_block_with_rms_norm_adds_its_residual_in_the_product(tmp_path: 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_cross_entropy_leaves_out_ignored_rows(reduction: str, tmp_path: Path) -> None:
     agrees(Loss(reduction), [torch.randn(9, 8), torch.tensor([1, 0, 49, -100, 7, 7, -100, 3, 2])], tmp_path)
-
-
-def test_attention_written_out_runs_as_batched_products_and_a_softmax(tmp_path: Path) -> None:
-    agrees(Attention(), [torch.randn(2, 6, 12) for _ in range(3)], tmp_path)
 
 
 def test_attention_is_scaled_and_masked_as_torch_does_it(tmp_path: Path) -> None:

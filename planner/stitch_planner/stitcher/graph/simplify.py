@@ -1,6 +1,7 @@
 """The graph without operations that change nothing, so that they do not stand between fusable ones."""
 
 from stitch_planner.stitcher.graph.decompositions import decompose
+from stitch_planner.stitcher.graph.heads import split_heads
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lower.scalars import COPIES, DROPOUTS, EXPRESSIONS
 from stitch_tools.models.graph import Argument, Graph, GraphNode, GraphOutput, ValueRef
@@ -44,7 +45,8 @@ def simplify(graph: Graph, *, updates: bool = False, input_writes: bool = True) 
         if not dropped.get(out.kind)
     )
     kept = [*live_outputs(outputs), *written_inputs(outputs), *buffer_updates(outputs)]
-    return graph.model_copy(update={"nodes": _live(nodes, kept), "outputs": outputs})
+    whole = split_heads(graph.model_copy(update={"nodes": tuple(nodes), "outputs": outputs}))
+    return whole.model_copy(update={"nodes": _live(list(whole.nodes), kept)})
 
 
 def unembedded(graph: Graph) -> tuple[str, ...]:

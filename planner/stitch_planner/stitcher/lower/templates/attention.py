@@ -160,11 +160,12 @@ def _masked(
     if pattern.mask is not None or node.outputs[0].shape != index.shape(own):
         return None
     name, args = node.op.split(".")[1], node.args
-    fill = _number_or_none(args[2]) if len(args) > 2 else None
-    if name == "masked_fill" and fill is not None and value_key(args[0]) == own:
-        return _with_mask(pattern, node, args[1], "hide", fill)
-    if name == "where" and fill is not None and isinstance(args[1], ValueRef) and value_key(args[1]) == own:
-        return _with_mask(pattern, node, args[0], "keep", fill)
+    if name in ("masked_fill", "where") and len(args) == 3:
+        mask, scores = args[:2] if name == "where" else (args[1], args[0])
+        fill, kind = _number_or_none(args[2]), "keep" if name == "where" else "hide"
+        if fill is None or not isinstance(scores, ValueRef) or value_key(scores) != own:
+            return None
+        return _with_mask(pattern, node, mask, kind, fill)
     if name == "add" and len(args) == 2 and not node.kwargs and all(isinstance(a, ValueRef) for a in args):
         others = [a for a in args if value_key(a) != own]
         if len(others) == 1 and index.spec(value_key(others[0])).dtype == "float32":

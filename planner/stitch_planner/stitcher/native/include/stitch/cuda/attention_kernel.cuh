@@ -3,13 +3,14 @@
 // corrected as larger scores appear: T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and
 // Work Partitioning", 2023.
 //
-// Products run on tensor cores, in three TF32 instructions each where float32 is wanted (split.cuh): the parts
-// of an operand are made in registers, each time that it is read. Tensor cores truncate their sums, so the sum
-// over one tile of keys, or over 32 columns of the head, is added to a running sum in ordinary arithmetic.
+// Products run on tensor cores, in three TF32 instructions each where float32 is wanted (split.cuh): the
+// parts of an operand are made in registers, each time that it is read. Tensor cores truncate their sums, so
+// the sum over one tile of keys, or over 32 columns of the head, is added to a running sum in ordinary
+// arithmetic.
 //
-// Infinity has no parts (it gives NaN), and tiles that the mask hides wholly are left out, with the NaN or infinity
-// that they hold. So whoever meets a product that is not finite marks its head, and marked heads are computed again
-// in plain float32 (attention_plain.cuh). What no query sees is never read.
+// Infinity has no parts (it gives NaN), and tiles that the mask hides wholly are left out, with the NaN or
+// infinity that they hold. So whoever meets a product that is not finite marks its head, and marked heads are
+// computed again in plain float32 (attention_plain.cuh). What no query sees is never read.
 #ifndef STITCH_CUDA_ATTENTION_KERNEL_CUH_
 #define STITCH_CUDA_ATTENTION_KERNEL_CUH_
 
@@ -61,8 +62,8 @@ __device__ __forceinline__ Tf32Parts operand_parts(float x) {
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts.big) : "f"(x));
     parts.small = 0;
   } else {
-    // To nearest, so that the rest is as often negative as positive, and the hardware's cutting off of its last
-    // bits as often too large as too small. Infinity and NaN have NaN for a rest.
+    // To nearest, so that the rest is as often negative as positive, and the hardware's cutting off of its
+    // last bits as often too large as too small. Infinity and NaN have NaN for a rest.
     parts.big = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
     parts.small = __float_as_uint(x - __uint_as_float(parts.big));
   }
@@ -108,7 +109,8 @@ class AttentionBlock {
     if (args.states != nullptr) {
       const int64_t heads = args.o.mask[1] == 0 ? 1 : args.o.heads;
       const int64_t place = (args.o.mask[0] == 0 ? 0 : batch_) * heads + (args.o.mask[1] == 0 ? 0 : within_);
-      states_ = args.states + (place * args.state_tiles + (args.state_tiles == 1 ? 0 : tile)) * args.key_tiles;
+      states_ =
+          args.states + (place * args.state_tiles + (args.state_tiles == 1 ? 0 : tile)) * args.key_tiles;
     }
   }
 
@@ -297,7 +299,8 @@ class AttentionBlock {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int place = tile_place<T::kWidth>(value_key(lane_, i), lane_ / 4);
-        rows[i] = *reinterpret_cast<const float4*>(shared_ + values + place + 8 * step * T::kWidth + 32 * group);
+        rows[i] =
+            *reinterpret_cast<const float4*>(shared_ + values + place + 8 * step * T::kWidth + 32 * group);
       }
       LeftOperand<kSplit> w[T::kRowTiles];
 #pragma unroll
@@ -348,8 +351,8 @@ class AttentionBlock {
       const int32_t row = query + 16 * m + score_row(lane_, e), key = first + 8 * n + score_key(lane_, e);
       float& score = scores[m][n][e];
       if (reads && row < o.queries && key < o.keys) {
-        score = masked_score<kMask>(score, mask[row * o.mask[2] + key * o.mask[3]], unit, hidden,
-                                    o.adds_hidden);
+        score =
+            masked_score<kMask>(score, mask[row * o.mask[2] + key * o.mask[3]], unit, hidden, o.adds_hidden);
       }
       if (crosses && key > row) score = o.adds_hidden ? score - INFINITY : -INFINITY;
       if (key >= o.keys) score = -INFINITY;
@@ -409,8 +412,7 @@ class AttentionBlock {
         float sum = sum_[m][half];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        const int64_t row =
-            first_query_ + warp_ * T::kWarpQueries + 16 * m + score_row(lane_, 2 * half);
+        const int64_t row = first_query_ + warp_ * T::kWarpQueries + 16 * m + score_row(lane_, 2 * half);
         if (row >= o.queries) continue;
         // A sum of 0 saw no key: 0 / 0 is the NaN of a softmax over nothing.
         const float by = !kSoftmax || (sum == 0.0f && o.empty_is_zero) ? 1.0f : sum;

@@ -1,5 +1,5 @@
-// Attention in plain float32, without tensor cores: for a few keys, where tiles would be nearly empty; for heads
-// with infinity or NaN, which products of split numbers do not carry; and for tests on the host.
+// Attention in plain float32, without tensor cores: for a few keys, where tiles would be nearly empty; for
+// heads with infinity or NaN, which products of split numbers do not carry; and for tests on the host.
 #ifndef STITCH_CUDA_ATTENTION_PLAIN_CUH_
 #define STITCH_CUDA_ATTENTION_PLAIN_CUH_
 
@@ -72,7 +72,7 @@ struct AttendPlainly {
 
   // A query's scores become weights.
   __device__ __forceinline__ void weigh(bool is_first, int query, int keys, Shared& shared) const {
-    float(&weight)[kKeys] = shared.weight[query];
+    float (&weight)[kKeys] = shared.weight[query];
     if constexpr (kWeights == AttentionWeights::kRelu) {
       for (int key = 0; key < keys; ++key) weight[key] = weight[key] <= 0.0f ? 0.0f : weight[key];
       return;

@@ -9,8 +9,8 @@
 //   columns   of the values, within 32: column 4 n + j is number n of tile j. So a lane reads the values of
 //             four tiles as 16 bytes, and writes its results as 16 bytes.
 //
-// In shared memory the 16 bytes number c of row r lie at place c ^ (r % 8) of the row: eight rows of one column,
-// as well as eight neighbours of one row, then lie in different banks.
+// In shared memory the 16 bytes number c of row r lie at place c ^ (r % 8) of the row: eight rows of one
+// column, as well as eight neighbours of one row, then lie in different banks.
 #ifndef STITCH_CUDA_ATTENTION_SHAPE_CUH_
 #define STITCH_CUDA_ATTENTION_SHAPE_CUH_
 
@@ -57,8 +57,8 @@ using AttentionMaskType = std::conditional_t<kMask == AttentionMask::kAdd, float
 
 // The score of a key, in the weights' units, after masks.
 template <AttentionMask kMask>
-__host__ __device__ __forceinline__ float masked_score(float score, AttentionMaskType<kMask> mask,
-                                                       float unit, float hidden, bool adds_hidden) {
+__host__ __device__ __forceinline__ float masked_score(float score, AttentionMaskType<kMask> mask, float unit,
+                                                       float hidden, bool adds_hidden) {
   if constexpr (kMask == AttentionMask::kAdd) return score + mask * unit;
   const bool hides = kMask == AttentionMask::kHide ? mask != 0 : mask == 0;
   if (kMask == AttentionMask::kNone || !hides) return score;
@@ -84,11 +84,11 @@ struct AttentionTile {
 template <int kWidth>
 struct AttentionTileFor;
 template <>
-struct AttentionTileFor<32> : AttentionTile<32, 2, 64, 4, 2> {};
+struct AttentionTileFor<32> : AttentionTile<32, 2, 32, 4, 3> {};
 template <>
-struct AttentionTileFor<64> : AttentionTile<64, 2, 32, 4, 2> {};
+struct AttentionTileFor<64> : AttentionTile<64, 1, 32, 4, 4> {};
 template <>
-struct AttentionTileFor<96> : AttentionTile<96, 2, 32, 4, 2> {};
+struct AttentionTileFor<96> : AttentionTile<96, 1, 32, 4, 3> {};
 template <>
 struct AttentionTileFor<128> : AttentionTile<128, 1, 32, 4, 2> {};
 template <>
@@ -102,8 +102,8 @@ __host__ __device__ __forceinline__ constexpr int tile_place(int row, int chunk)
   return row * kWidth + 4 * (chunk ^ (row % 8));
 }
 
-// The same, behind a multiple of 32 floats, for chunk 2 * step + side, where side is 0 or 1 and step 0 to 3: what
-// depends on the lane is computed once for all steps.
+// The same, behind a multiple of 32 floats, for chunk 2 * step + side, where side is 0 or 1 and step 0 to 3:
+// what depends on the lane is computed once for all steps.
 template <int kWidth>
 __host__ __device__ __forceinline__ constexpr int step_place(int row, int side, int step) {
   return row * kWidth + 4 * ((side ^ (row % 8)) ^ (2 * step));
@@ -132,8 +132,8 @@ __host__ __device__ __forceinline__ constexpr int result_column(int lane, int ti
   return 4 * (2 * (lane % 4) + element % 2) + tile;
 }
 
-// Which rows and chunks the matrices begin at that a lane names to load_matrices: 16 queries by 8 columns, and
-// 16 keys by 8 columns.
+// Which rows and chunks the matrices begin at that a lane names to load_matrices: 16 queries by 8 columns,
+// and 16 keys by 8 columns.
 __host__ __device__ __forceinline__ constexpr int query_row(int lane) { return lane % 16; }
 __host__ __device__ __forceinline__ constexpr int query_chunk(int lane) { return lane / 16; }
 __host__ __device__ __forceinline__ constexpr int key_row(int lane) { return 8 * (lane / 16) + lane % 8; }
