@@ -82,7 +82,7 @@ class Growing(nn.Module):
         return both, more, torch.cat([b, b], 1)
 
 
-class Branches(nn.Module):
+class Inception(nn.Module):
     """An inception module: most bytes lie in the caller's order, two branches want the other."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ def test_joins_of_joins_and_of_one_operand_twice_are_right(tmp_path: Path) -> No
 
 
 def test_the_order_with_fewer_bytes_to_turn_is_taken(tmp_path: Path) -> None:
-    program = agrees(Branches().eval(), [torch.randn(2, 48, 8, 8)], tmp_path)
+    program = agrees(Inception().eval(), [torch.randn(2, 48, 8, 8)], tmp_path)
     assert sorted(operation.planar for operation in convolutions(program)) == [False, True, True, True]
     # To the convolution of 3 x 3, and from it into its slice.
     assert copies(program) == 2

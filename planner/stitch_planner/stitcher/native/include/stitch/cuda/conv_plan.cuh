@@ -308,8 +308,7 @@ class ConvRunner {
 
   size_t most_workspace() const {
     const ConvOptions& o = options_;
-    const size_t images =
-        sizeof(float) * (o.pixels() * o.read_channels() + o.out_pixels() * o.out_channels);
+    const size_t images = sizeof(float) * (o.pixels() * o.read_channels() + o.out_pixels() * o.out_channels);
     return images > kConvWorkspaceBytes ? images : kConvWorkspaceBytes;
   }
 
