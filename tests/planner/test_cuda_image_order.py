@@ -10,7 +10,7 @@ from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.testing import build_for_gpus, lowered
 from stitch_planner.stitcher.lower.cuda.image_plan import kind_of
 from stitch_planner.stitcher.lower.kernel_ir import KernelProgram, LibraryCall, LibraryOp
-from stitch_planner.stitcher.lower.operations import ConcatOp
+from stitch_planner.stitcher.lower.operations import BatchNormOp, ConcatOp
 from stitch_planner.stitcher.lower.templates.conv import ConvShape
 from tests.planner.test_cuda_convolutions import agrees, convolutions
 
@@ -129,6 +129,25 @@ def test_a_dense_block_is_written_to_one_image(tmp_path: Path) -> None:
     assert [len(operation.sources) for operation in joins] == [1, 1, 1]
     # The image comes in, the first layer's is turned, and the result goes out.
     assert copies(program) == 3
+
+
+@pytest.mark.parametrize("growth", [3, 4])
+def test_slices_of_any_width_are_normalised_where_they_lie(growth: int, tmp_path: Path) -> None:
+    class Growth(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            widths = [8 + growth * i for i in range(3)]
+            self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in widths)
+            self.layers = nn.ModuleList(nn.Conv2d(width, growth, 1, bias=False) for width in widths)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for norm, layer in zip(self.norms, self.layers, strict=True):
+                x = torch.cat([x, layer(torch.relu(norm(x)))], 1)
+            return x.mean((2, 3))
+
+    program = agrees(Growth().train(), [torch.randn(2, 8, 6, 6)], tmp_path)
+    norms = [operation for operation in operations(program) if isinstance(operation, BatchNormOp)]
+    assert [operation.source.is_dense for operation in norms] == [True, False, False]
 
 
 def test_joins_of_joins_and_of_one_operand_twice_are_right(tmp_path: Path) -> None:

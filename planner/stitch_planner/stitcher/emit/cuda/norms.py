@@ -18,6 +18,12 @@ LEAST_RUNS = 4
 MOST_SPLITS = 256
 MOST_KEPT = {4: 8, 1: 16}
 """Groups that a thread of a fused kernel keeps in registers, by elements of a group."""
+FUSED_THREADS = (64, 128, 256, 512)
+FUSED_WIDTH = 2
+"""Threads across channels in the fused kernel: 32 bytes are what memory is read by at least, and narrow tiles
+make many blocks."""
+MOST_FUSED = 8
+"""Groups of four that a thread of the fused kernel keeps."""
 PIXELS_OF_A_LINE = 8
 """Threads across channels: 8 x 16 bytes are one line of memory."""
 
@@ -98,7 +104,11 @@ def _step(op: BatchNormOp | GroupNormOp, *, first: bool) -> str:
 
 def _is_aligned(op: BatchNormOp | GroupNormOp) -> bool:
     images = (op.source, op.out) if op.residual is None else (op.source, op.out, op.residual)
-    return aligned(*images)
+    steps = [step for first in (True, False) if (step := slice_step(op.source, first=first)) is not None]
+    # Groups of four of a slice begin at every image and pixel; of a dense image the schedules see to it.
+    is_slice = not op.source.is_dense and not op.source.is_channels_last
+    fits = not is_slice or (steps[0] % 4 == 0 and (op.channels_last or op.area % 4 == 0))
+    return fits and aligned(*images)
 
 
 def _tail(op: BatchNormOp | GroupNormOp) -> str:
@@ -139,16 +149,35 @@ def pixel_schedule(
     return PixelSchedule(vector, PIXEL_THREADS, width, max(1, min(wanted, worth)))
 
 
+def fused_schedule(pixels: int, channels: int, groups: int) -> tuple[PixelSchedule, int] | None:
+    """The schedule of one kernel that keeps few pixels in registers, and groups of a thread; else None."""
+    if groups != channels or channels % 4 or pixels > FUSED_THREADS[-1] // FUSED_WIDTH * MOST_FUSED:
+        return None
+    heights = {threads: threads // FUSED_WIDTH for threads in FUSED_THREADS}
+    threads = next((t for t, height in heights.items() if pixels <= height * MOST_FUSED // 2), None)
+    threads = threads or FUSED_THREADS[-1]
+    return PixelSchedule(4, threads, FUSED_WIDTH, 1), -(-pixels // heights[threads])
+
+
 def _pixel_call(op: BatchNormOp | GroupNormOp, groups: int) -> CallText:
     images, channels = op.source.shape[:2]
     batches, pixels = (images, op.area) if groups else (1, images * op.area)
     groups = groups or channels
+    fused = fused_schedule(pixels, channels, groups) if _is_aligned(op) else None
     plan = pixel_schedule(batches, pixels, channels, channels // groups, is_aligned=_is_aligned(op))
     options = (
         f"{{/*batches=*/{batches}, /*pixels=*/{pixels}, /*channels=*/{channels}, /*groups=*/{groups}, "
-        f"/*splits=*/{plan.splits}, /*eps=*/{op.eps!r}f, /*slope=*/{op.slope!r}f"
+        f"/*splits=*/{1 if fused else plan.splits}, /*eps=*/{op.eps!r}f, /*slope=*/{op.slope!r}f"
         f"{_step(op, first=False)}}}"
     )
+    if fused is not None:
+        return CallText(
+            "stitch/cuda/pixel_norm.cuh",
+            f"stitch::cuda::FusedPixelNorm<{fused[0].text}, {fused[1]}, {_tail(op)}>",
+            ("errors", options),
+            ("call", op.source, op.weight, op.bias, op.residual, op.out),
+            chosen="channels last; one kernel, values stay in registers",
+        )
     return CallText(
         "stitch/cuda/pixel_norm.cuh",
         f"stitch::cuda::PixelNorm<{plan.text}, {_tail(op)}>",
