@@ -10,7 +10,7 @@ from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.testing import build_for_gpus, lowered
 from stitch_planner.stitcher.lower.cuda.image_plan import kind_of
 from stitch_planner.stitcher.lower.kernel_ir import KernelProgram, LibraryCall, LibraryOp
-from stitch_planner.stitcher.lower.operations import BatchNormOp, ConcatOp
+from stitch_planner.stitcher.lower.operations import BatchNormOp, ConcatOp, NormPairOp
 from stitch_planner.stitcher.lower.templates.conv import ConvShape
 from tests.planner.test_cuda_convolutions import agrees, convolutions
 
@@ -148,6 +148,26 @@ def test_slices_of_any_width_are_normalised_where_they_lie(growth: int, tmp_path
     program = agrees(Growth().train(), [torch.randn(2, 8, 6, 6)], tmp_path)
     norms = [operation for operation in operations(program) if isinstance(operation, BatchNormOp)]
     assert [operation.source.is_dense for operation in norms] == [True, False, False]
+
+
+class Shortcut(nn.Module):
+    """The end of a residual block whose shortcut is normalised, too."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.one, self.other = nn.Conv2d(8, 8, window, padding=window // 2), nn.Conv2d(8, 8, 1)
+        self.norm_1, self.norm_2 = nn.BatchNorm2d(8), nn.BatchNorm2d(8, eps=1e-3, affine=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(nn.functional.silu(self.norm_2(self.other(x))) + self.norm_1(self.one(x)))
+
+
+@pytest.mark.parametrize(("window", "size"), [(1, 136), (3, 34)], ids=["channels first", "channels last"])
+def test_two_norms_that_are_added_are_one_call(window: int, size: int, tmp_path: Path) -> None:
+    program = agrees(Shortcut(window).train(), [torch.randn(2, 8, size, size)], tmp_path)
+    (pair,) = [operation for operation in operations(program) if isinstance(operation, BatchNormOp)]
+    assert isinstance(pair, NormPairOp)
+    assert pair.channels_last == (window == 3)
 
 
 def test_joins_of_joins_and_of_one_operand_twice_are_right(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Normalisations by an image's own statistics as calls of planar_norm.cuh and pixel_norm.cuh."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stitch_planner.stitcher.emit.call_text import CallText, enumerator, flag
 from stitch_planner.stitcher.emit.cuda.operands import aligned
 from stitch_planner.stitcher.lower.cuda.image_plan import slice_step
-from stitch_planner.stitcher.lower.operations import BatchNormOp, GroupNormOp
+from stitch_planner.stitcher.lower.kernel_ir import View
+from stitch_planner.stitcher.lower.operations import BatchNormOp, GroupNormOp, NormPairOp
 
 WHOLE_GPU_BLOCKS = 264
 """Blocks of 512 threads that fill the 132 multiprocessors of an H100; other GPUs are near enough."""
@@ -30,6 +31,8 @@ PIXELS_OF_A_LINE = 8
 
 def norm_call(op: BatchNormOp | GroupNormOp) -> CallText:
     """The call for either order of memory."""
+    if isinstance(op, NormPairOp):
+        return _pair_call(op)
     groups = op.groups if isinstance(op, GroupNormOp) else 0
     return _pixel_call(op, groups) if op.channels_last else _planar_call(op, groups)
 
@@ -81,8 +84,7 @@ def _planar_call(op: BatchNormOp | GroupNormOp, groups: int) -> CallText:
     plan = planar_schedule(images, channels, op.area, groups, is_aligned=_is_aligned(op))
     options = (
         f"{{/*images=*/{images}, /*channels=*/{channels}, /*area=*/{op.area}, /*groups=*/{groups}, "
-        f"/*splits=*/{plan.splits}, /*eps=*/{op.eps!r}f, /*slope=*/{op.slope!r}f"
-        f"{_step(op, first=True)}}}"
+        f"/*splits=*/{plan.splits}, {_numbers(op, first=True)}}}"
     )
     chosen = "one kernel, values stay in registers" if plan.kept else "statistics, then one pass"
     return CallText(
@@ -94,12 +96,44 @@ def _planar_call(op: BatchNormOp | GroupNormOp, groups: int) -> CallText:
     )
 
 
-def _step(op: BatchNormOp | GroupNormOp, *, first: bool) -> str:
-    """The last option where the source is a slice of a wider image; nothing elsewhere."""
-    if op.source.is_dense or op.source.is_channels_last:
-        return ""
-    step = slice_step(op.source, first=first)
-    return f", /*{'x_image' if first else 'step'}=*/{step}"
+def _numbers(op: BatchNormOp | GroupNormOp, *, first: bool) -> str:
+    """The last options; the step only where the source is a slice."""
+    step = _step(op.source, first=first)
+    named = f", /*{'x_image' if first else 'step'}=*/{step}" if step else ""
+    return f"/*eps=*/{op.eps!r}f, /*slope=*/{op.slope!r}f{named}"
+
+
+def _pair_call(op: NormPairOp) -> CallText:
+    """norm_pair.cuh."""
+    images, channels = op.source.shape[:2]
+    first = not op.channels_last
+    fits = _is_aligned(op) and _is_aligned(replace(op, source=op.residual or op.source))
+    if first:
+        schedule = planar_schedule(images, channels, op.area, 0, is_aligned=fits)
+        sizes = f"/*images=*/{images}, /*channels=*/{channels}, /*area=*/{op.area}, /*groups=*/0"
+    else:
+        schedule = pixel_schedule(1, images * op.area, channels, 1, is_aligned=fits)
+        sizes = (
+            f"/*batches=*/1, /*pixels=*/{images * op.area}, /*channels=*/{channels}, /*groups=*/{channels}"
+        )
+    assert op.residual is not None
+    other = f"{{{op.other_eps!r}f, {op.other_slope!r}f, {_step(op.residual, first=first)}}}"
+    activations = ", ".join(
+        f"stitch::Epilogue::{enumerator(name)}" for name in (op.activation, op.other_activation)
+    )
+    name = "PlanarNormPair" if first else "PixelNormPair"
+    return CallText(
+        "stitch/cuda/norm_pair.cuh",
+        f"stitch::cuda::{name}<{schedule.text}, {activations}>",
+        ("errors", f"{{{sizes}, /*splits=*/{schedule.splits}, {_numbers(op, first=first)}}}", other),
+        ("call", op.source, op.weight, op.bias, op.residual, op.other_weight, op.other_bias, op.out),
+        chosen=f"channels {'first' if first else 'last'}; statistics, then one pass over both",
+    )
+
+
+def _step(source: View, *, first: bool) -> int:
+    """Elements between images or pixels of a slice of a wider image; 0 for other windows."""
+    return 0 if source.is_dense or source.is_channels_last else slice_step(source, first=first) or 0
 
 
 def _is_aligned(op: BatchNormOp | GroupNormOp) -> bool:
@@ -167,8 +201,7 @@ def _pixel_call(op: BatchNormOp | GroupNormOp, groups: int) -> CallText:
     plan = pixel_schedule(batches, pixels, channels, channels // groups, is_aligned=_is_aligned(op))
     options = (
         f"{{/*batches=*/{batches}, /*pixels=*/{pixels}, /*channels=*/{channels}, /*groups=*/{groups}, "
-        f"/*splits=*/{1 if fused else plan.splits}, /*eps=*/{op.eps!r}f, /*slope=*/{op.slope!r}f"
-        f"{_step(op, first=False)}}}"
+        f"/*splits=*/{1 if fused else plan.splits}, {_numbers(op, first=False)}}}"
     )
     if fused is not None:
         return CallText(
