@@ -1,6 +1,6 @@
 """Convolutions of CUDA programs on a GPU: errors, NaN, other weights, graphs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.testing import OnGpu, lowered
 from stitch_tools.models.task import Contract
 from tests.planner.test_cuda_convolutions import SHAPES, Branches, Chain, Shifted, Transposed
+from tests.planner.test_cuda_image_order import DenseBlock, Fire, Growing, Inception, ShuffleUnit
 
 pytestmark = [
     pytest.mark.gpu,
@@ -70,10 +71,15 @@ def test_convolutions_of_all_shapes_agree_with_float64(precision: str, tmp_path:
         (Transposed, (2, 8, 5, 4)),
         (Branches, (2, 16, 20, 20)),
         (Shifted, (2, 11, 7, 6)),
+        (Inception, (2, 48, 8, 8)),
+        (Growing, (2, 8, 6, 8)),
+        (lambda: Fire(3, 6, 8), (2, 3, 7, 8)),
+        (lambda: ShuffleUnit(24, 3), (2, 24, 14, 14)),
+        (lambda: ShuffleUnit(24, 3), (5, 24, 14, 14)),
     ],
 )
 def test_chains_of_convolutions_agree_with_float64(
-    module: type[nn.Module], shape: tuple[int, ...], precision: str, tmp_path: Path
+    module: Callable[[], nn.Module], shape: tuple[int, ...], precision: str, tmp_path: Path
 ) -> None:
     agrees(randomised(module()), [torch.randn(shape)], tmp_path, precision)
 
@@ -90,6 +96,30 @@ def agrees(module: nn.Module, inputs: list[torch.Tensor], folder: Path, precisio
     assert max(errors) < LARGEST_ERROR[precision], errors
     assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
     return errors
+
+
+@pytest.mark.parametrize("make", [lambda: DenseBlock(32, 32, 3), lambda: ShuffleUnit(24, 3)])
+def test_images_that_are_normalised_by_their_batch_agree_with_float64(
+    make: Callable[[], nn.Module], tmp_path: Path
+) -> None:
+    module = make().train()
+    x = torch.randn(4, 32 if isinstance(module, DenseBlock) else 24, 20, 20)
+    contract = Contract(mode="train", conv_precision="fp32")
+    program = OnGpu(emit_cuda(lowered(module, [x], contract)), tmp_path, state(module))
+    (found,) = program.run([x.cuda()])
+    assert error(found, module.double()(x.double()).detach()) < LARGEST_ERROR["fp32"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_what_is_not_finite_stays_at_its_own_pixels_where_strides_are_folded(
+    precision: str, tmp_path: Path
+) -> None:
+    module, x = nn.Conv2d(3, 96, 11, stride=4, padding=2).eval(), torch.randn(2, 3, 64, 64)
+    program = on_gpu(module, [x], tmp_path, precision)
+    for value in (torch.nan, torch.inf, 1.0):
+        x[1, 2, 30, 41] = value
+        (found,) = program.run([x.cuda()])
+        assert torch.equal(found.cpu().isfinite(), module(x).isfinite())
 
 
 class Ends(nn.Module):

@@ -10,7 +10,7 @@ from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.testing import build_for_gpus, lowered
 from stitch_planner.stitcher.lower.cuda.image_plan import kind_of
 from stitch_planner.stitcher.lower.kernel_ir import KernelProgram, LibraryCall, LibraryOp
-from stitch_planner.stitcher.lower.operations import ConcatOp
+from stitch_planner.stitcher.lower.operations import BatchNormOp, ConcatOp, NormPairOp
 from stitch_planner.stitcher.lower.templates.conv import ConvShape
 from tests.planner.test_cuda_convolutions import agrees, convolutions
 
@@ -82,7 +82,7 @@ class Growing(nn.Module):
         return both, more, torch.cat([b, b], 1)
 
 
-class Branches(nn.Module):
+class Inception(nn.Module):
     """An inception module: most bytes lie in the caller's order, two branches want the other."""
 
     def __init__(self) -> None:
@@ -131,12 +131,51 @@ def test_a_dense_block_is_written_to_one_image(tmp_path: Path) -> None:
     assert copies(program) == 3
 
 
+@pytest.mark.parametrize("growth", [3, 4])
+def test_slices_of_any_width_are_normalised_where_they_lie(growth: int, tmp_path: Path) -> None:
+    class Growth(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            widths = [8 + growth * i for i in range(3)]
+            self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in widths)
+            self.layers = nn.ModuleList(nn.Conv2d(width, growth, 1, bias=False) for width in widths)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for norm, layer in zip(self.norms, self.layers, strict=True):
+                x = torch.cat([x, layer(torch.relu(norm(x)))], 1)
+            return x.mean((2, 3))
+
+    program = agrees(Growth().train(), [torch.randn(2, 8, 6, 6)], tmp_path)
+    norms = [operation for operation in operations(program) if isinstance(operation, BatchNormOp)]
+    assert [operation.source.is_dense for operation in norms] == [True, False, False]
+
+
+class Shortcut(nn.Module):
+    """The end of a residual block whose shortcut is normalised, too."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.one, self.other = nn.Conv2d(8, 8, window, padding=window // 2), nn.Conv2d(8, 8, 1)
+        self.norm_1, self.norm_2 = nn.BatchNorm2d(8), nn.BatchNorm2d(8, eps=1e-3, affine=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(nn.functional.silu(self.norm_2(self.other(x))) + self.norm_1(self.one(x)))
+
+
+@pytest.mark.parametrize(("window", "size"), [(1, 136), (3, 34)], ids=["channels first", "channels last"])
+def test_two_norms_that_are_added_are_one_call(window: int, size: int, tmp_path: Path) -> None:
+    program = agrees(Shortcut(window).train(), [torch.randn(2, 8, size, size)], tmp_path)
+    (pair,) = [operation for operation in operations(program) if isinstance(operation, BatchNormOp)]
+    assert isinstance(pair, NormPairOp)
+    assert pair.channels_last == (window == 3)
+
+
 def test_joins_of_joins_and_of_one_operand_twice_are_right(tmp_path: Path) -> None:
     agrees(Growing().eval(), [torch.randn(2, 8, 6, 8)], tmp_path)
 
 
 def test_the_order_with_fewer_bytes_to_turn_is_taken(tmp_path: Path) -> None:
-    program = agrees(Branches().eval(), [torch.randn(2, 48, 8, 8)], tmp_path)
+    program = agrees(Inception().eval(), [torch.randn(2, 48, 8, 8)], tmp_path)
     assert sorted(operation.planar for operation in convolutions(program)) == [False, True, True, True]
     # To the convolution of 3 x 3, and from it into its slice.
     assert copies(program) == 2

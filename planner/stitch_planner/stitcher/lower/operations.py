@@ -255,6 +255,20 @@ class BatchNormOp(ImageNormOp):
 
 
 @dataclass(frozen=True)
+class NormPairOp(BatchNormOp):
+    """The same, whose residual is another batch's normalisation that nobody else reads: it is never stored.
+
+    `residual` is the other one's source.
+    """
+
+    other_weight: View | None
+    other_bias: View | None
+    other_eps: float
+    other_activation: Activation
+    other_slope: float
+
+
+@dataclass(frozen=True)
 class GroupNormOp(ImageNormOp):
     """Normalisation of groups of an image's channels."""
 

@@ -12,6 +12,8 @@ from stitch_planner.stitcher.lower.operations import (
 )
 from stitch_planner.stitcher.lower.views import memory_order
 
+_LARGEST_WINDOW, _LARGEST_STRIDE = 5, 3
+"""Of pooling that is unrolled: beyond it, neighbours share little, or code and registers grow."""
 _WIDTHS = (4, 2, 1)
 """Neighbours that a thread may move at once."""
 
@@ -65,13 +67,27 @@ def pool(op: VolumePoolOp) -> CallText:
         f"{{/*images=*/{images}, /*channels=*/{channels}, {dims}, "
         f"/*count_padding=*/{flag(window.count_padding)}, /*divisor=*/{window.divisor or 0}}}"
     )
+    name = "Pool"
+    if _is_unrolled(op):
+        rows = next(rows for rows in (8, 4, 2, 1) if rows <= max(op.out.shape[3], 1))
+        name, kinds = "PlanarPool", f"{window.kernel[1]}, {window.kernel[2]}, {window.stride[1]}, {rows}"
     return CallText(
         "stitch/cuda/pool.cuh",
-        f"stitch::cuda::Pool<stitch::cuda::Pooling::{enumerator(op.kind)}, {kinds}>",
+        f"stitch::cuda::{name}<stitch::cuda::Pooling::{enumerator(op.kind)}, {kinds}>",
         (options,),
         ("call", op.source, op.out),
         chosen=f"channels {'last' if op.channels_last else 'first'}",
     )
+
+
+def _is_unrolled(op: VolumePoolOp) -> bool:
+    """Whether the windows are small, on planes that lie together."""
+    window = op.window
+    if window is None or op.channels_last or window.dilation != (1, 1, 1):
+        return False
+    depth = window.kernel[0], window.stride[0], window.padding[0]
+    square = window.stride[1] == window.stride[2] <= _LARGEST_STRIDE
+    return depth == (1, 1, 0) and square and max(window.kernel) <= _LARGEST_WINDOW
 
 
 def _dim(op: VolumePoolOp, dim: int) -> str:

@@ -21,6 +21,7 @@ from stitch_planner.stitcher.lower.operations import (
     GroupNormOp,
     MatmulOp,
     MatrixLayout,
+    NormPairOp,
     ResizeOp,
     RnnOp,
     ScanOp,
@@ -80,6 +81,7 @@ call_text.register(AttentionOp, attention)
 call_text.register(RnnOp, rnn_text)
 call_text.register(BatchNormOp, norm_call)
 call_text.register(GroupNormOp, norm_call)
+call_text.register(NormPairOp, norm_call)
 call_text.register(StridedCopyOp, strided_copy)
 call_text.register(ConcatOp, concat)
 call_text.register(VolumePoolOp, pool)

@@ -1,11 +1,12 @@
 """Normalisations by an image's own statistics as calls of planar_norm.cuh and pixel_norm.cuh."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stitch_planner.stitcher.emit.call_text import CallText, enumerator, flag
 from stitch_planner.stitcher.emit.cuda.operands import aligned
 from stitch_planner.stitcher.lower.cuda.image_plan import slice_step
-from stitch_planner.stitcher.lower.operations import BatchNormOp, GroupNormOp
+from stitch_planner.stitcher.lower.kernel_ir import View
+from stitch_planner.stitcher.lower.operations import BatchNormOp, GroupNormOp, NormPairOp
 
 WHOLE_GPU_BLOCKS = 264
 """Blocks of 512 threads that fill the 132 multiprocessors of an H100; other GPUs are near enough."""
@@ -18,12 +19,20 @@ LEAST_RUNS = 4
 MOST_SPLITS = 256
 MOST_KEPT = {4: 8, 1: 16}
 """Groups that a thread of a fused kernel keeps in registers, by elements of a group."""
+FUSED_THREADS = (64, 128, 256, 512)
+FUSED_WIDTH = 2
+"""Threads across channels in the fused kernel: 32 bytes are what memory is read by at least, and narrow tiles
+make many blocks."""
+MOST_FUSED = 8
+"""Groups of four that a thread of the fused kernel keeps."""
 PIXELS_OF_A_LINE = 8
 """Threads across channels: 8 x 16 bytes are one line of memory."""
 
 
 def norm_call(op: BatchNormOp | GroupNormOp) -> CallText:
     """The call for either order of memory."""
+    if isinstance(op, NormPairOp):
+        return _pair_call(op)
     groups = op.groups if isinstance(op, GroupNormOp) else 0
     return _pixel_call(op, groups) if op.channels_last else _planar_call(op, groups)
 
@@ -75,8 +84,7 @@ def _planar_call(op: BatchNormOp | GroupNormOp, groups: int) -> CallText:
     plan = planar_schedule(images, channels, op.area, groups, is_aligned=_is_aligned(op))
     options = (
         f"{{/*images=*/{images}, /*channels=*/{channels}, /*area=*/{op.area}, /*groups=*/{groups}, "
-        f"/*splits=*/{plan.splits}, /*eps=*/{op.eps!r}f, /*slope=*/{op.slope!r}f"
-        f"{_step(op, first=True)}}}"
+        f"/*splits=*/{plan.splits}, {_numbers(op, first=True)}}}"
     )
     chosen = "one kernel, values stay in registers" if plan.kept else "statistics, then one pass"
     return CallText(
@@ -88,17 +96,53 @@ def _planar_call(op: BatchNormOp | GroupNormOp, groups: int) -> CallText:
     )
 
 
-def _step(op: BatchNormOp | GroupNormOp, *, first: bool) -> str:
-    """The last option where the source is a slice of a wider image; nothing elsewhere."""
-    if op.source.is_dense or op.source.is_channels_last:
-        return ""
-    step = slice_step(op.source, first=first)
-    return f", /*{'x_image' if first else 'step'}=*/{step}"
+def _numbers(op: BatchNormOp | GroupNormOp, *, first: bool) -> str:
+    """The last options; the step only where the source is a slice."""
+    step = _step(op.source, first=first)
+    named = f", /*{'x_image' if first else 'step'}=*/{step}" if step else ""
+    return f"/*eps=*/{op.eps!r}f, /*slope=*/{op.slope!r}f{named}"
+
+
+def _pair_call(op: NormPairOp) -> CallText:
+    """norm_pair.cuh."""
+    images, channels = op.source.shape[:2]
+    first = not op.channels_last
+    fits = _is_aligned(op) and _is_aligned(replace(op, source=op.residual or op.source))
+    if first:
+        schedule = planar_schedule(images, channels, op.area, 0, is_aligned=fits)
+        sizes = f"/*images=*/{images}, /*channels=*/{channels}, /*area=*/{op.area}, /*groups=*/0"
+    else:
+        schedule = pixel_schedule(1, images * op.area, channels, 1, is_aligned=fits)
+        sizes = (
+            f"/*batches=*/1, /*pixels=*/{images * op.area}, /*channels=*/{channels}, /*groups=*/{channels}"
+        )
+    assert op.residual is not None
+    other = f"{{{op.other_eps!r}f, {op.other_slope!r}f, {_step(op.residual, first=first)}}}"
+    activations = ", ".join(
+        f"stitch::Epilogue::{enumerator(name)}" for name in (op.activation, op.other_activation)
+    )
+    name = "PlanarNormPair" if first else "PixelNormPair"
+    return CallText(
+        "stitch/cuda/norm_pair.cuh",
+        f"stitch::cuda::{name}<{schedule.text}, {activations}>",
+        ("errors", f"{{{sizes}, /*splits=*/{schedule.splits}, {_numbers(op, first=first)}}}", other),
+        ("call", op.source, op.weight, op.bias, op.residual, op.other_weight, op.other_bias, op.out),
+        chosen=f"channels {'first' if first else 'last'}; statistics, then one pass over both",
+    )
+
+
+def _step(source: View, *, first: bool) -> int:
+    """Elements between images or pixels of a slice of a wider image; 0 for other windows."""
+    return 0 if source.is_dense or source.is_channels_last else slice_step(source, first=first) or 0
 
 
 def _is_aligned(op: BatchNormOp | GroupNormOp) -> bool:
     images = (op.source, op.out) if op.residual is None else (op.source, op.out, op.residual)
-    return aligned(*images)
+    steps = [step for first in (True, False) if (step := slice_step(op.source, first=first)) is not None]
+    # Groups of four of a slice begin at every image and pixel; of a dense image the schedules see to it.
+    is_slice = not op.source.is_dense and not op.source.is_channels_last
+    fits = not is_slice or (steps[0] % 4 == 0 and (op.channels_last or op.area % 4 == 0))
+    return fits and aligned(*images)
 
 
 def _tail(op: BatchNormOp | GroupNormOp) -> str:
@@ -139,16 +183,34 @@ def pixel_schedule(
     return PixelSchedule(vector, PIXEL_THREADS, width, max(1, min(wanted, worth)))
 
 
+def fused_schedule(pixels: int, channels: int, groups: int) -> tuple[PixelSchedule, int] | None:
+    """The schedule of one kernel that keeps few pixels in registers, and groups of a thread; else None."""
+    if groups != channels or channels % 4 or pixels > FUSED_THREADS[-1] // FUSED_WIDTH * MOST_FUSED:
+        return None
+    heights = {threads: threads // FUSED_WIDTH for threads in FUSED_THREADS}
+    threads = next((t for t, height in heights.items() if pixels <= height * MOST_FUSED // 2), None)
+    threads = threads or FUSED_THREADS[-1]
+    return PixelSchedule(4, threads, FUSED_WIDTH, 1), -(-pixels // heights[threads])
+
+
 def _pixel_call(op: BatchNormOp | GroupNormOp, groups: int) -> CallText:
     images, channels = op.source.shape[:2]
     batches, pixels = (images, op.area) if groups else (1, images * op.area)
     groups = groups or channels
+    fused = fused_schedule(pixels, channels, groups) if _is_aligned(op) else None
     plan = pixel_schedule(batches, pixels, channels, channels // groups, is_aligned=_is_aligned(op))
     options = (
         f"{{/*batches=*/{batches}, /*pixels=*/{pixels}, /*channels=*/{channels}, /*groups=*/{groups}, "
-        f"/*splits=*/{plan.splits}, /*eps=*/{op.eps!r}f, /*slope=*/{op.slope!r}f"
-        f"{_step(op, first=False)}}}"
+        f"/*splits=*/{1 if fused else plan.splits}, {_numbers(op, first=False)}}}"
     )
+    if fused is not None:
+        return CallText(
+            "stitch/cuda/pixel_norm.cuh",
+            f"stitch::cuda::FusedPixelNorm<{fused[0].text}, {fused[1]}, {_tail(op)}>",
+            ("errors", options),
+            ("call", op.source, op.weight, op.bias, op.residual, op.out),
+            chosen="channels last; one kernel, values stay in registers",
+        )
     return CallText(
         "stitch/cuda/pixel_norm.cuh",
         f"stitch::cuda::PixelNorm<{plan.text}, {_tail(op)}>",

@@ -1,8 +1,9 @@
 """In which order of memory images lie, and which are made inside the images that they are joined to.
 
-Images are N, C, H, W (*first*) or channels-last (*last*). Most operations take either and pass it on, so that a
-network falls into components in which one order is kept. cuDNN's convolutions want channels-last images, the
-caller's tensors and reshapes want the other. A component takes the order that leaves fewer bytes to turn.
+Images are N, C, H, W (*first*) or channels-last (*last*). Most operations take either and pass it on, so
+that a network falls into components in which one order is kept. cuDNN's convolutions want channels-last
+images, the caller's tensors and reshapes want the other. A component takes the order that leaves fewer
+bytes to turn.
 """
 
 from collections import Counter
@@ -23,7 +24,7 @@ Order = Literal["first", "last"]
 PlanarKind = Literal["product", "depthwise", "direct"]
 
 FEWEST_CHANNELS = 8
-"""Below these, a transposed copy of an image has rows too short for tiles; its convolution turns it itself."""
+"""Below these, a transposed copy has rows too short for tiles; the convolution turns the image itself."""
 ALIGNED_ELEMENTS = 4
 """float32 elements in the 16 bytes that tensor cores and our own kernels read at once."""
 LARGEST_WINDOW = 7

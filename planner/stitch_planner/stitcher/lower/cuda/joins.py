@@ -123,9 +123,7 @@ def _join_run(run: Sequence[View], channel: int, whole: View, node: GraphNode, l
     widths = tuple(view.shape[1] * unit for view in run)
     total = whole.strides[0] // area
     operation = ConcatOp(tuple(run), widths, whole, images * area, channel * unit, total)
-    lowering.call(
-        f"join_{node.name}", f"{site(node)}: {len(run)} tensors side by side", (node,), operation
-    )
+    lowering.call(f"join_{node.name}", f"{site(node)}: {len(run)} tensors side by side", (node,), operation)
 
 
 def _keys(value: Argument) -> list[ValueKey]:

@@ -1,15 +1,16 @@
 """Normalisation by an image's own statistics on GPUs, in the orders of memory that the headers can take."""
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from math import prod
 
 from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.cuda.image_plan import slice_step
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import is_fp32, last, place, settle
-from stitch_planner.stitcher.lower.kernel_ir import View
+from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View
 from stitch_planner.stitcher.lower.lowering import Lowering
-from stitch_planner.stitcher.lower.operations import GroupNormOp
+from stitch_planner.stitcher.lower.operations import BatchNormOp, GroupNormOp, NormPairOp
 from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
 from stitch_planner.stitcher.lower.templates.batch_norm import (
@@ -29,6 +30,8 @@ LONG_ROW = 2**15
 """Elements that no longer fit the registers of a block."""
 MOST_ELEMENTS = 2**31
 """The headers count the elements of a tensor in 31 bits."""
+KEPT_PIXELS = {False: 2**15, True: 2**11}
+"""Of a channel, by whether channels are last: so many fit a kernel that reads memory once."""
 _GROUP, _INSTANCE = "aten.group_norm.default", "aten.instance_norm.default"
 
 
@@ -40,6 +43,13 @@ class CudaBatchNorm(BatchNorm):
         refusal = super().refuses(node, index)
         too_large = node.outputs[0].numel >= MOST_ELEMENTS
         return "images are counted in 31 bits" if refusal is None and too_large else refusal
+
+    def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+        """One call; together with the norm that made the residual, if that is worth it."""
+        super().lower(nodes, lowering)
+        residual, _, _ = tail_of(nodes, lowering.index)
+        if residual is not None and _is_read_once(residual, lowering.index):
+            _pair(nodes, lowering)
 
     def source(self, key: ValueKey, lowering: Lowering) -> tuple[View, bool]:
         """As the base class; a slice of a wider image's channels is read where it lies."""
@@ -156,6 +166,45 @@ def _rows(node: GraphNode) -> tuple[int, int]:
     assert isinstance(normal, tuple)
     kept = len(shape) - len(normal)
     return prod(shape[:kept]), prod(shape[kept:])
+
+
+def _is_read_once(key: ValueKey, index: GraphIndex) -> bool:
+    return len(index.users(key)) == 1 and not index.leaves(key)
+
+
+def _pair(nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+    """Takes the norm that makes the residual into the call of `nodes`, where images are large."""
+    names = tuple(node.name for node in nodes)
+    calls = [(at, k) for at, k in enumerate(lowering.kernels) if isinstance(k, LibraryCall)]
+    place, call = next((at, k) for at, k in reversed(calls) if k.nodes == names)
+    op = call.operation
+    assert isinstance(op, BatchNormOp)
+    many = op.source.shape[0] * op.area > KEPT_PIXELS[op.channels_last]
+    for at, kernel in calls:
+        other = kernel.operation
+        if (
+            not many
+            or type(other) is not BatchNormOp
+            or other.out != op.residual
+            or other.residual is not None
+        ):
+            continue
+        if other.channels_last != op.channels_last:
+            continue
+        facts = {field.name: getattr(op, field.name) for field in fields(op)}
+        facts["residual"] = other.source
+        pair = NormPairOp(
+            **facts,
+            other_weight=other.weight,
+            other_bias=other.bias,
+            other_eps=other.eps,
+            other_activation=other.activation,
+            other_slope=other.slope,
+        )
+        comment = f"{call.comment}; {kernel.comment}"
+        lowering.kernels[place] = replace(call, comment=comment, nodes=kernel.nodes + names, operation=pair)
+        del lowering.kernels[at]
+        return
 
 
 def fits_tile(channels: int, group_size: int) -> bool:

@@ -5,7 +5,8 @@
 // Up to four ways lead there: cuDNN's convolution with a kernel of ours behind it for what follows, cuDNN's
 // fused call, one matrix product by cuBLASLt where the window is one pixel, and a plain sum of ours where the
 // library has no kernel. Init measures those that the library's heuristics put first, once for each set of
-// sizes, and keeps the fastest. Wide strides over an image of few channels are folded first. A call allocates nothing and may be captured into a graph.
+// sizes, and keeps the fastest. Wide strides over an image of few channels are folded first. A call allocates
+// nothing and may be captured into a graph.
 #ifndef STITCH_CUDA_CONV_CUH_
 #define STITCH_CUDA_CONV_CUH_
 
@@ -98,7 +99,8 @@ class Conv {
     STITCH_TRY(folds_ ? fold(call, source, image) : turn(call, source, image));
     STITCH_TRY(runner_.run(inner, image, out, residual));
     if (!folds_ || !fills_up(options_)) return STITCH_OK;
-    const SumWindows sums{source, weights_.weight(), weights_.bias(), residual, out, others(), options_, inner_};
+    const SumWindows sums{source, weights_.weight(), weights_.bias(), residual,
+                          out,    others(),          options_,        inner_};
     return each("convolve what is not finite", options_.out_pixels(), sums, call);
   }
 

@@ -1,6 +1,6 @@
 // Convolutions of few channels with wide strides (the first layer of a network, the patches of a transformer)
-// as convolutions of stride 1: what a stride skips becomes channels. A window of 11 x 11 over 3 channels with a
-// stride of 4 is one of 3 x 3 over 48; patches of 16 x 16 are a product of matrices. Libraries have fast
+// as convolutions of stride 1: what a stride skips becomes channels. A window of 11 x 11 over 3 channels with
+// a stride of 4 is one of 3 x 3 over 48; patches of 16 x 16 are a product of matrices. Libraries have fast
 // kernels for these, and hardly any for three channels.
 //
 // Channel (c * rows + row) * columns + column of the folded image is pixel (row, column) within a stride's
@@ -59,8 +59,8 @@ struct FoldedChannel {
 struct FoldStrides {
   const float* source;  // [N][C][H][W]
   float* target;
-  unsigned* has_others;  // set where the image has NaN or infinity; null: nobody asks
-  ConvOptions options;   // of the convolution as it is
+  unsigned* has_others;           // set where the image has NaN or infinity; null: nobody asks
+  ConvOptions options;            // of the convolution as it is
   Divisor groups, width, height;  // of the folded image
   FoldedChannel channel;
 

@@ -5,6 +5,8 @@
 // Its threads lie as kWidth across (V channels each) by kThreads / kWidth pixels, so that a warp reads whole
 // lines of memory. The last block of a tile joins what the blocks of all shares have measured. A second
 // kernel then normalises, from the tensor's end backwards, since the end is what the L2 still holds.
+//
+// Few pixels fit the registers of one block (FusedPixelNorm): one kernel, memory is read once.
 #ifndef STITCH_CUDA_PIXEL_NORM_CUH_
 #define STITCH_CUDA_PIXEL_NORM_CUH_
 
@@ -61,6 +63,78 @@ struct PixelTiles {
   }
 };
 
+// A run of pixels: each of the V channels is a sample of its own. At least one is valid.
+template <int kItems, int V>
+__device__ __forceinline__ void take_lines(const Group<float, V> (&items)[kItems], int valid,
+                                           Moments (&into)[V]) {
+  const float more = static_cast<float>(valid), share = more / (into[0].count + more);
+  const float one = 1.0f / more;
+#pragma unroll
+  for (int e = 0; e < V; ++e) {
+    float sum = 0.0f, squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) sum += i < valid ? items[i][e] : 0.0f;
+    const float mean = sum * one;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const float delta = items[i][e] - mean;
+      squares += i < valid ? delta * delta : 0.0f;
+    }
+    into[e].merge(mean, squares, share);
+    into[e].count += more;
+  }
+}
+
+// What the threads of a block have measured, and its joining.
+template <class S>
+struct LineMoments {
+  static constexpr int kFewLanes = S::kLanes < 8 ? S::kLanes : 8;
+
+  float count[S::kHeight];
+  Group<float, S::V> mean[S::kThreads], squares[S::kThreads];
+  double sum[S::kThreads], square[S::kThreads];  // [lane][channel]
+
+  __device__ __forceinline__ void keep(int thread, const Moments (&mine)[S::V]) {
+    if (thread % S::kWidth == 0) count[thread / S::kWidth] = mine[0].count;
+#pragma unroll
+    for (int e = 0; e < S::V; ++e) {
+      mean[thread][e] = mine[e].mean;
+      squares[thread][e] = mine[e].squares;
+    }
+  }
+  // The lines of lane `lane` for channel `own` of the tile.
+  __device__ __forceinline__ void join_lines(int own, int lane, int thread) {
+    Centered total;
+    const double middle = center(own);
+    for (int line = lane; line < S::kHeight; line += S::kLanes) {
+      const int at = line * S::kWidth + own / S::V;
+      total.add(count[line], mean[at][own % S::V], squares[at][own % S::V], middle);
+    }
+    put(thread, total);
+  }
+  __device__ __forceinline__ void put(int thread, const Centered& total) {
+    sum[thread] = total.sum;
+    square[thread] = total.squares;
+  }
+  // Brings the lanes down to kFewLanes, so that many of them do not wait for one thread.
+  __device__ __forceinline__ void join_lanes(int own, int lane, int thread) {
+    if (lane >= kFewLanes) return;
+    Centered total;
+    for (int other = lane; other < S::kLanes; other += kFewLanes) {
+      total.add({sum[other * S::kTile + own], square[other * S::kTile + own]});
+    }
+    put(thread, total);
+  }
+  __device__ __forceinline__ Centered joined(int own, int lanes = S::kLanes) const {
+    Centered total;
+    for (int lane = 0; lane < lanes; ++lane) {
+      total.add({sum[lane * S::kTile + own], square[lane * S::kTile + own]});
+    }
+    return total;
+  }
+  __device__ __forceinline__ double center(int own) const { return mean[own / S::V][own % S::V]; }
+};
+
 // ---- measure -------------------------------------------------------------------------------------------
 
 template <class S>
@@ -68,9 +142,7 @@ struct MeasurePixels {
   static constexpr int kThreads = S::kThreads, kPhases = 7, V = S::V, kTile = S::kTile;
   static constexpr int kItems = V == 4 ? 4 : 8;  // pixels of a run: loads in flight
   struct Shared {
-    float count[S::kHeight];
-    Group<float, S::V> mean[S::kThreads], squares[S::kThreads];
-    double sum[S::kThreads], square[S::kThreads];  // [lane][channel]
+    LineMoments<S> lines;
     Part channel[S::kTile];
     bool last;
   };
@@ -95,12 +167,11 @@ struct MeasurePixels {
     if constexpr (P == 0) {
       measure(batch, split, tile, thread, shared);
     } else if constexpr (P == 1) {
-      if (real) join_lines(own, lane, thread, shared);
+      if (real) shared.lines.join_lines(own, lane, thread);
     } else if constexpr (P == 2) {
       if (!real || lane != 0) return;
-      const double center = shared.mean[own / V][own % V];
       parts[(batch * tiles.splits + split) * tiles.channels + channel] =
-          part_of(joined(own, shared), center, tiles.count(split));
+          part_of(shared.lines.joined(own), shared.lines.center(own), tiles.count(split));
       publish();
     } else if constexpr (P == 3) {
       if (thread != 0) return;
@@ -112,7 +183,7 @@ struct MeasurePixels {
     } else if constexpr (P == 5) {
       if (!shared.last || !real || lane != 0) return;
       const double center = fresh(parts + batch * tiles.splits * tiles.channels + channel).mean;
-      shared.channel[own] = part_of(joined(own, shared), center, static_cast<double>(tiles.pixels));
+      shared.channel[own] = part_of(shared.lines.joined(own), center, static_cast<double>(tiles.pixels));
     } else {
       if (shared.last && thread < kTile) finish(batch, tile, thread, shared);
     }
@@ -140,44 +211,7 @@ struct MeasurePixels {
       }
       take_lines(items, valid, mine);
     }
-    if (across == 0) shared.count[line] = mine[0].count;
-#pragma unroll
-    for (int e = 0; e < V; ++e) {
-      shared.mean[thread][e] = mine[e].mean;
-      shared.squares[thread][e] = mine[e].squares;
-    }
-  }
-
-  // A run of pixels: each of the V channels is a sample of its own.
-  __device__ __forceinline__ static void take_lines(const Group<float, V> (&items)[kItems], int valid,
-                                                    Moments (&into)[V]) {
-    const float more = static_cast<float>(valid), share = more / (into[0].count + more);
-    const float one = 1.0f / more;
-#pragma unroll
-    for (int e = 0; e < V; ++e) {
-      float sum = 0.0f, squares = 0.0f;
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) sum += i < valid ? items[i][e] : 0.0f;
-      const float mean = sum * one;
-#pragma unroll
-      for (int i = 0; i < kItems; ++i) {
-        const float delta = items[i][e] - mean;
-        squares += i < valid ? delta * delta : 0.0f;
-      }
-      into[e].merge(mean, squares, share);
-      into[e].count += more;
-    }
-  }
-
-  __device__ __forceinline__ static void join_lines(int own, int lane, int thread, Shared& shared) {
-    Centered total;
-    const double center = shared.mean[own / V][own % V];
-    for (int line = lane; line < S::kHeight; line += S::kLanes) {
-      const int at = line * S::kWidth + own / V;
-      total.add(shared.count[line], shared.mean[at][own % V], shared.squares[at][own % V], center);
-    }
-    shared.sum[thread] = total.sum;
-    shared.square[thread] = total.squares;
+    shared.lines.keep(thread, mine);
   }
 
   __device__ __forceinline__ void join_splits(int64_t batch, int64_t channel, int lane, int thread,
@@ -190,16 +224,7 @@ struct MeasurePixels {
       const Part part = fresh(mine + split * tiles.channels);
       total.add(tiles.count(split), part.mean, part.squares, center);
     }
-    shared.sum[thread] = total.sum;
-    shared.square[thread] = total.squares;
-  }
-
-  __device__ __forceinline__ static Centered joined(int own, const Shared& shared) {
-    Centered total;
-    for (int lane = 0; lane < S::kLanes; ++lane) {
-      total.add({shared.sum[lane * kTile + own], shared.square[lane * kTile + own]});
-    }
-    return total;
+    shared.lines.put(thread, total);
   }
 
   // The statistics of group number `which` of the tile, from those of its channels.
@@ -216,6 +241,30 @@ struct MeasurePixels {
 };
 
 // ---- normalise -----------------------------------------------------------------------------------------
+
+// What a thread knows of its V channels.
+template <int V>
+struct ChannelAffine {
+  float mean[V], scale[V], shift[V];
+
+  __device__ __forceinline__ void set(int e, const Folded& by, const float* gamma, const float* beta) {
+    mean[e] = by.mean;
+    scale[e] = gamma != nullptr ? by.inverse * *gamma : by.inverse;
+    shift[e] = beta != nullptr ? *beta : 0.0f;
+  }
+  template <Epilogue kAct, bool kResidual>
+  __device__ __forceinline__ Group<float, V> apply(const Group<float, V>& in, const Group<float, V>& more,
+                                                   float slope) const {
+    Group<float, V> out;
+#pragma unroll
+    for (int e = 0; e < V; ++e) {
+      float value = (in[e] - mean[e]) * scale[e] + shift[e];
+      if constexpr (kResidual) value += more[e];
+      out[e] = activate<kAct>(value, slope);
+    }
+    return out;
+  }
+};
 
 // A thread keeps what belongs to its V channels, and walks over the pixels of its share.
 template <class S, Epilogue kAct, bool kResidual>
@@ -242,13 +291,12 @@ struct NormalisePixels {
     const int64_t channel = tile * S::kTile + thread % S::kWidth * V;
     if (channel >= tiles.channels) return;
     const int64_t size = tiles.channels / groups;
-    float mean[V], scale[V], shift[V];
+    ChannelAffine<V> affine;
 #pragma unroll
     for (int e = 0; e < V; ++e) {
-      const Folded by = statistics[batch * groups + (channel + e) / size];
-      mean[e] = by.mean;
-      scale[e] = gamma != nullptr ? by.inverse * gamma[channel + e] : by.inverse;
-      shift[e] = beta != nullptr ? beta[channel + e] : 0.0f;
+      affine.set(e, statistics[batch * groups + (channel + e) / size],
+                 gamma != nullptr ? gamma + channel + e : nullptr,
+                 beta != nullptr ? beta + channel + e : nullptr);
     }
     const int64_t first = batch * tiles.pixels * tiles.channels + channel, end = tiles.begin(split + 1);
     const float* from = x + batch * tiles.pixels * tiles.step + channel;
@@ -266,15 +314,99 @@ struct NormalisePixels {
       for (int i = 0; i < kItems; ++i) {
         const int64_t at = pixel + i * S::kHeight;
         if (at >= end) continue;
-        Group<float, V> out;
-#pragma unroll
-        for (int e = 0; e < V; ++e) {
-          float value = (in[i][e] - mean[e]) * scale[e] + shift[e];
-          if constexpr (kResidual) value += more[i][e];
-          out[e] = activate<kAct>(value, slope);
-        }
-        store(y + first + at * tiles.channels, out);
+        store(y + first + at * tiles.channels, affine.template apply<kAct, kResidual>(in[i], more[i], slope));
       }
+    }
+  }
+};
+
+// ---- both in one kernel --------------------------------------------------------------------------------
+
+// A block keeps all pixels of a tile of channels in registers, kItems groups a thread. Channels have
+// statistics of their own.
+template <class S, int kItems, Epilogue kAct, bool kResidual>
+struct FusedPixels {
+  static constexpr int kThreads = S::kThreads, kPhases = 5, V = S::V, kTile = S::kTile;
+  struct Shared {
+    LineMoments<S> lines;
+    Folded by[S::kTile];
+  };
+  struct Thread {
+    Group<float, V> items[kItems];
+  };
+
+  const float* x;
+  const float* residual;
+  float* y;
+  const float* gamma;  // null: 1
+  const float* beta;   // null: 0
+  PixelTiles<S> tiles;
+  float eps, slope;
+
+  template <int P>
+  __device__ __forceinline__ void phase(int64_t block, int thread, Shared& shared, Thread& mine) const {
+    int64_t batch, split, tile;
+    tiles.split_block(block, batch, split, tile);
+    const int own = thread % kTile, lane = thread / kTile;
+    const bool real = tile * kTile + own < tiles.channels;
+    if constexpr (P == 0) {
+      measure(batch, tile, thread, shared, mine);
+    } else if constexpr (P == 1) {
+      if (real) shared.lines.join_lines(own, lane, thread);
+    } else if constexpr (P == 2) {
+      if (real) shared.lines.join_lanes(own, lane, thread);
+    } else if constexpr (P == 3) {
+      if (lane != 0 || !real) return;
+      const double pixels = static_cast<double>(tiles.pixels);
+      const Centered total = shared.lines.joined(own, LineMoments<S>::kFewLanes);
+      const Part whole = part_of(total, shared.lines.center(own), pixels);
+      shared.by[own] = folded(whole, pixels, eps);
+    } else {
+      put(batch, tile, thread, shared, mine);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void measure(int64_t batch, int64_t tile, int thread, Shared& shared,
+                                          Thread& mine) const {
+    const int64_t channel = tile * kTile + thread % S::kWidth * V;
+    if (channel >= tiles.channels) return;
+    const float* from = x + batch * tiles.pixels * tiles.step + channel;
+    Moments moments[V];
+    int valid = 0;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int64_t at = thread / S::kWidth + i * S::kHeight;
+      mine.items[i] = Group<float, V>{};
+      if (at < tiles.pixels) {
+        mine.items[i] = load<V>(from + at * tiles.step);
+        ++valid;
+      }
+    }
+    if (valid > 0) take_lines(mine.items, valid, moments);
+    shared.lines.keep(thread, moments);
+  }
+
+  __device__ __forceinline__ void put(int64_t batch, int64_t tile, int thread, const Shared& shared,
+                                      const Thread& mine) const {
+    const int within = thread % S::kWidth * V;
+    const int64_t channel = tile * kTile + within;
+    if (channel >= tiles.channels) return;
+    ChannelAffine<V> affine;
+#pragma unroll
+    for (int e = 0; e < V; ++e) {
+      affine.set(e, shared.by[within + e], gamma != nullptr ? gamma + channel + e : nullptr,
+                 beta != nullptr ? beta + channel + e : nullptr);
+    }
+    const int64_t first = batch * tiles.pixels * tiles.channels + channel;
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const int64_t at = thread / S::kWidth + i * S::kHeight;
+      if (at >= tiles.pixels) continue;
+      Group<float, V> more{};
+      if constexpr (kResidual) more = load<V>(residual + first + at * tiles.channels);
+      store(y + first + at * tiles.channels,
+            affine.template apply<kAct, kResidual>(mine.items[i], more, slope));
     }
   }
 };
@@ -311,6 +443,28 @@ class PixelNorm {
  private:
   PixelNormOptions options_;
   Tickets tickets_;
+};
+
+// For at most kItems * S::kHeight pixels, without groups of channels.
+template <class S, int kItems, Epilogue kAct, bool kResidual>
+class FusedPixelNorm {
+ public:
+  int32_t init(Errors&, const PixelNormOptions& options) {
+    options_ = options;
+    return STITCH_OK;
+  }
+  size_t workspace_bytes() const { return 0; }
+
+  int32_t run(const Call& call, const float* x, const float* gamma, const float* beta, const float* residual,
+              float* y) const {
+    const PixelNormOptions& o = options_;
+    const PixelTiles<S> tiles(o);
+    const FusedPixels<S, kItems, kAct, kResidual> fused{x, residual, y, gamma, beta, tiles, o.eps, o.slope};
+    return blocks("norm", o.batches * tiles.tiles, fused, call);
+  }
+
+ private:
+  PixelNormOptions options_;
 };
 
 }  // namespace stitch::cuda

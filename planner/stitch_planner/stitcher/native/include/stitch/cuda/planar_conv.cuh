@@ -7,9 +7,9 @@
 //   PlanarDirect      few channels and a small window: all that a result needs fits a thread's registers, and
 //                     the result is written once
 //
-// Each ends with out = relu(sum + bias + residual), where the options have those. The result may be a slice of
-// a wider image's channels: `out_image` elements lie between its images. Weights are packed as conv_kernels.cuh
-// does it, with a normalisation folded in.
+// Each ends with out = relu(sum + bias + residual), where the options have those. The result may be a slice
+// of a wider image's channels: `out_image` elements lie between its images. Weights are packed as
+// conv_kernels.cuh does it, with a normalisation folded in.
 #ifndef STITCH_CUDA_PLANAR_CONV_CUH_
 #define STITCH_CUDA_PLANAR_CONV_CUH_
 
@@ -96,9 +96,9 @@ class PlanarProduct {
     }
     if (weights_.bias() == nullptr && residual == nullptr && !o.relu) return STITCH_OK;
     constexpr int V = 4;  // the planes are whole groups: products are promised aligned addresses
-    const FinishPlanes<V> finish{out,        weights_.bias(),     residual,
-                                 out_image_, Divisor(area() / V), Divisor(o.out_channels),
-                                 area(),     o.relu};
+    const FinishPlanes<V> finish{
+        out,    weights_.bias(), residual, out_image_, Divisor(area() / V), Divisor(o.out_channels),
+        area(), o.relu};
     return each("finish a convolution", o.pixels() * o.out_channels / V, finish, call);
   }
 
@@ -229,8 +229,8 @@ class PlanarDepthwise {
 
 // ---- few channels --------------------------------------------------------------------------------------
 
-// C channels to K, a window of KH x KW, stride 1. A thread keeps what P neighbouring pixels of one row need in
-// registers, and writes them for every channel; the weights lie in shared memory, where a warp reads one
+// C channels to K, a window of KH x KW, stride 1. A thread keeps what P neighbouring pixels of one row need
+// in registers, and writes them for every channel; the weights lie in shared memory, where a warp reads one
 // address.
 template <int C, int K, int KH, int KW, int P>
 struct DirectPlanes {

@@ -21,8 +21,8 @@ struct PlanarNormOptions {
   int64_t groups = 0;  // of an image's channels; 0: a channel of the whole batch is normalised
   int64_t splits = 1;  // blocks that measure one unit; at most kThreads of the schedule
   float eps = 1e-5f;
-  float slope = 0.0f;     // of kLeakyRelu
-  int64_t x_image = 0;    // elements between images of x, a slice of a wider image; 0: dense
+  float slope = 0.0f;   // of kLeakyRelu
+  int64_t x_image = 0;  // elements between images of x, a slice of a wider image; 0: dense
 };
 
 // Where the elements of units lie.

@@ -2,7 +2,8 @@
 // of 1.
 //
 // A thread makes one result, of V neighbouring channels where channels are innermost. Windows that overlap
-// read what their neighbours have brought into the cache.
+// read what their neighbours have brought into the cache. Small windows on planes [H][W] are unrolled
+// instead: a thread makes several results of a column, and reads what their windows share once.
 #ifndef STITCH_CUDA_POOL_CUH_
 #define STITCH_CUDA_POOL_CUH_
 
@@ -137,6 +138,88 @@ class Pool {
                                                                   Divisor(o.depth.output)};
     const int64_t pixels = o.depth.output * o.height.output * o.width.output;
     return each("pool", o.images * o.channels / V * pixels, windows, call);
+  }
+
+ private:
+  PoolOptions options_;
+};
+
+// R results of one column of a plane. KH x KW: the window; S: its stride.
+template <Pooling kKind, int KH, int KW, int S, int R>
+struct PoolPlanes {
+  static constexpr int kReadRows = (R - 1) * S + KH;
+
+  const float* x;
+  float* y;
+  PoolDim height, width;
+  bool count_padding;
+  int64_t divisor;
+  Divisor columns, tiles;
+
+  __device__ __forceinline__ void operator()(int64_t i) const {
+    uint32_t column, tile;
+    const int64_t plane = tiles.split(columns.split(static_cast<uint32_t>(i), column), tile);
+    const int first = static_cast<int>(tile) * R;
+    const int top = first * S - static_cast<int>(height.padding);
+    const int left = static_cast<int>(column) * S - static_cast<int>(width.padding);
+    const int rows = static_cast<int>(height.input), across = static_cast<int>(width.input);
+    const float* from = x + plane * height.input * width.input;
+    float totals[R];
+#pragma unroll
+    for (int t = 0; t < R; ++t) totals[t] = kNothing;
+#pragma unroll
+    for (int r = 0; r < kReadRows; ++r) {
+      const int row = top + r;
+      float line = kNothing;
+#pragma unroll
+      for (int k = 0; k < KW; ++k) {
+        const int at = left + k;
+        const bool there = row >= 0 && row < rows && at >= 0 && at < across;
+        line = joined(line, there ? from[int64_t{row} * across + at] : kNothing);
+      }
+#pragma unroll
+      for (int t = 0; t < R; ++t) {
+        if (r - t * S >= 0 && r - t * S < KH) totals[t] = joined(totals[t], line);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < R; ++t) {
+      if (first + t >= height.output) continue;
+      const float result = kKind == Pooling::kMax ? totals[t] : totals[t] / count(first + t, column);
+      y[(plane * height.output + first + t) * width.output + column] = result;
+    }
+  }
+
+ private:
+  static constexpr float kNothing = kKind == Pooling::kMax ? kLeast<float> : 0.0f;
+
+  __device__ __forceinline__ static float joined(float a, float b) {
+    return kKind == Pooling::kMax ? math::maximum(a, b) : a + b;  // a maximum passes NaN on
+  }
+  __device__ __forceinline__ float count(int row, uint32_t column) const {
+    if (divisor != 0) return static_cast<float>(divisor);
+    const PoolSpan ys = span_of<false>(height, row), xs = span_of<false>(width, column);
+    return static_cast<float>(count_padding ? ys.counted * xs.counted
+                                            : (ys.end - ys.first) * (xs.end - xs.first));
+  }
+};
+
+template <Pooling kKind, int KH, int KW, int S, int R>
+class PlanarPool {
+ public:
+  int32_t init(const PoolOptions& options) {
+    options_ = options;
+    return STITCH_OK;
+  }
+  size_t workspace_bytes() const { return 0; }
+
+  int32_t run(const Call& call, const float* x, float* y) const {
+    const PoolOptions& o = options_;
+    const int64_t tiles = ceil_div(o.height.output, R);
+    const PoolPlanes<kKind, KH, KW, S, R> planes{
+        x, y, o.height, o.width, o.count_padding, o.divisor, Divisor(o.width.output), Divisor(tiles)};
+    // A plane of a volume is pooled alone: the window has a depth of 1.
+    return each("pool", o.images * o.channels * o.depth.output * tiles * o.width.output, planes, call);
   }
 
  private:

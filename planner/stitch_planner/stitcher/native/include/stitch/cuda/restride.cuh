@@ -2,8 +2,8 @@
 // and windows of any strides.
 //
 // The dims come collapsed, and in the order in which the target lies (innermost last). Where the source's
-// innermost dim is another one, tiles of 32 x 32 elements are turned in shared memory, so that both sides are
-// touched line by line. Else a thread moves V neighbours.
+// innermost dim is another one, tiles of 64 x 64 or 32 x 32 elements are turned in shared memory, so that
+// both sides are touched line by line. Else a thread moves V neighbours.
 #ifndef STITCH_CUDA_RESTRIDE_CUH_
 #define STITCH_CUDA_RESTRIDE_CUH_
 
@@ -61,12 +61,13 @@ struct MoveGroups {
   }
 };
 
-inline constexpr int kTurn = 32;  // elements of a tile's side
-
+// kSide: elements of a tile's side. Large tiles have 16 loads of a thread in flight; small ones keep more
+// multiprocessors busy where there is little to copy.
+template <int kSide>
 struct TurnTiles {
-  static constexpr int kThreads = 256, kPhases = 2, kLines = kThreads / kTurn;
+  static constexpr int kThreads = 256, kPhases = 2, kLines = kThreads / kSide, kItems = kSide / kLines;
   struct Shared {
-    float tile[kTurn][kTurn + 1];  // one more: a column lies in 32 different banks
+    float tile[kSide][kSide + 1];  // one more: neighbours of a column lie in different banks
   };
   struct Thread {};
 
@@ -75,7 +76,13 @@ struct TurnTiles {
   Walk outer;
   int64_t rows, columns;  // sizes of the dims that are innermost in the source, and in the target
   int64_t row_from, row_to, column_from, column_to;
-  int64_t row_tiles, column_tiles;
+  int64_t row_tiles = 0, column_tiles = 0;
+
+  int64_t cut() {
+    row_tiles = ceil_div(rows, kSide);
+    column_tiles = ceil_div(columns, kSide);
+    return outer.count * row_tiles * column_tiles;
+  }
 
   template <int P>
   __device__ __forceinline__ void phase(int64_t block, int thread, Shared& shared, Thread&) const {
@@ -83,15 +90,24 @@ struct TurnTiles {
     const int64_t row_tile = rest % row_tiles;
     int64_t source, target;
     outer.offsets(rest / row_tiles, source, target);
-    const int across = thread % kTurn;
-    for (int line = thread / kTurn; line < kTurn; line += kLines) {
-      if constexpr (P == 0) {
-        const int64_t row = row_tile * kTurn + across, column = column_tile * kTurn + line;
-        if (row < rows && column < columns) {
-          shared.tile[line][across] = from[source + row * row_from + column * column_from];
-        }
-      } else {
-        const int64_t row = row_tile * kTurn + line, column = column_tile * kTurn + across;
+    const int across = thread % kSide, first = thread / kSide;
+    if constexpr (P == 0) {
+      const int64_t row = row_tile * kSide + across;
+      float items[kItems];
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        const int64_t column = column_tile * kSide + first + i * kLines;
+        const bool there = row < rows && column < columns;
+        items[i] = there ? from[source + row * row_from + column * column_from] : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) shared.tile[first + i * kLines][across] = items[i];
+    } else {
+      const int64_t column = column_tile * kSide + across;
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        const int line = first + i * kLines;
+        const int64_t row = row_tile * kSide + line;
         if (row < rows && column < columns) {
           to[target + row * row_to + column * column_to] = shared.tile[across][line];
         }
@@ -118,20 +134,12 @@ class StridedCopy {
       if (dim != o.turned) walk.append(o.shape[dim], o.from[dim], o.to[dim]);
     }
     if constexpr (kTurned) {
-      TurnTiles turn{from,
-                     to,
-                     walk,
-                     o.shape[o.turned],
-                     o.shape[last],
-                     o.from[o.turned],
-                     o.to[o.turned],
-                     o.from[last],
-                     o.to[last],
-                     0,
-                     0};
-      turn.row_tiles = ceil_div(turn.rows, kTurn);
-      turn.column_tiles = ceil_div(turn.columns, kTurn);
-      return blocks("copy into another order", walk.count * turn.row_tiles * turn.column_tiles, turn, call);
+      auto large = tiles<64>(from, to, walk);
+      const int64_t count = large.cut();
+      constexpr const char* kName = "copy into another order";
+      if (count >= kBusyTiles * call.multiprocessors) return blocks(kName, count, large, call);
+      auto small = tiles<32>(from, to, walk);
+      return blocks(kName, small.cut(), small, call);
     } else {
       walk.append(o.shape[last] / V, o.from[last] * V, o.to[last] * V);
       return each("copy into another order", walk.count, MoveGroups<V>{from, to, walk}, call);
@@ -139,6 +147,16 @@ class StridedCopy {
   }
 
  private:
+  static constexpr int64_t kBusyTiles = 8;  // of a multiprocessor
+
+  template <int kSide>
+  TurnTiles<kSide> tiles(const float* from, float* to, const Walk& walk) const {
+    const RestrideOptions& o = options_;
+    const int last = o.rank - 1, first = o.turned;
+    return {from,          to,          walk,         o.shape[first], o.shape[last],
+            o.from[first], o.to[first], o.from[last], o.to[last]};
+  }
+
   RestrideOptions options_;
 };
 
