@@ -12,8 +12,8 @@ namespace stitch::cuda {
 inline constexpr int kMmaThreads = 256;
 inline constexpr int kMmaStages = 3;  // 96 KiB: GPUs of sm_86 to sm_120 have 99 for a block
 inline constexpr int kMmaSharedBytes = kMmaStages * 2 * kTileBytes;
-// Chunks of the depth that tensor cores add up before ordinary additions take over: four sums of 16.
-inline constexpr int kChunksPerSum = 2;
+// Chunks of the depth that tensor cores add up before ordinary additions take over.
+inline constexpr int kChunksPerSum = 1;
 
 // Starts the copies of one chunk's two tiles; nothing where there is none, so that groups are counted alike.
 __device__ __forceinline__ void copy_chunk(const char* a, const char* b, int64_t chunk, int64_t end,

@@ -136,6 +136,9 @@ class SplitProduct {
     args.d = d;
     args.d_batch_stride = options_.d.batch_stride;
     args.d_ld = options_.d.ld != 0 ? options_.d.ld : options_.n;
+    const auto in_pairs = [](const float* data) { return reinterpret_cast<uintptr_t>(data) % 8 == 0; };
+    args.has_pairs =
+        args.d_ld % 2 == 0 && args.d_batch_stride % 2 == 0 && in_pairs(d) && in_pairs(args.addend);
     args.shared_b = b_shape_.batch == 1;
     args.tiles = tiles();
     args.splits = way_.splits;

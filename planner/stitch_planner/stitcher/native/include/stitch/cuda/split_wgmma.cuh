@@ -82,19 +82,6 @@ __device__ __forceinline__ void wgmma_end(float (&sums)[16][4]) {
   keep_in_order(sums);
 }
 
-// Products of one chunk's tiles: 64 rows by 128 columns.
-__device__ __forceinline__ void wgmma_chunk(float (&sums)[16][4], uint32_t a, uint32_t b, bool is_first) {
-  const uint64_t left = matrix_descriptor(a), right = matrix_descriptor(b);
-#pragma unroll
-  for (int step = 0; step < 2; ++step) {
-    // Addresses in descriptors count 16 bytes: a step is two cells, the small parts lie four cells behind.
-    const uint64_t a_big = left + 2 * step, b_big = right + 2 * step;
-    wgmma_half(sums, a_big + 4, b_big, step > 0 || !is_first);
-    wgmma_half(sums, a_big, b_big + 4, 1);
-    wgmma_half(sums, a_big, b_big, 1);
-  }
-}
-
 // Stages of shared memory that are filled and read in turn.
 template <int kColumnTiles>
 struct Ring {
@@ -118,6 +105,25 @@ struct Ring {
   }
 };
 
+// Products of the big parts of kChunks chunks, or those with a small part: 64 rows by 128 columns.
+template <int kChunks, bool kBig>
+__device__ __forceinline__ void wgmma_parts(float (&sums)[16][4], const uint32_t (&stages)[kChunks],
+                                            uint32_t a, uint32_t b) {
+#pragma unroll
+  for (int i = 0; i < 2 * kChunks; ++i) {
+    // Addresses in descriptors count 16 bytes: 16 of the depth are two cells, small parts lie four cells
+    // behind.
+    const uint64_t left = matrix_descriptor(stages[i / 2] + a) + i % 2 * 2;
+    const uint64_t right = matrix_descriptor(stages[i / 2] + b) + i % 2 * 2;
+    if constexpr (kBig) {
+      wgmma_half(sums, left, right, 1);
+    } else {
+      wgmma_half(sums, left + 4, right, i > 0);
+      wgmma_half(sums, left, right + 4, 1);
+    }
+  }
+}
+
 // Adds kChunks chunks to the lasting sums, and gives their stages back.
 template <int kChunks, int kColumnTiles>
 __device__ __forceinline__ void multiply_chunks(Ring<kColumnTiles>& ring, int group,
@@ -134,10 +140,9 @@ __device__ __forceinline__ void multiply_chunks(Ring<kColumnTiles>& ring, int gr
 #pragma unroll
   for (int i = 0; i < kColumnTiles; ++i) {
     wgmma_begin(sums);
-#pragma unroll
-    for (int j = 0; j < kChunks; ++j) {
-      wgmma_chunk(sums, stages[j] + group * (kTileBytes / 2), stages[j] + (1 + i) * kTileBytes, j == 0);
-    }
+    // What is small first: a sum is cut off at its size, which then is small as well.
+    wgmma_parts<kChunks, false>(sums, stages, group * (kTileBytes / 2), (1 + i) * kTileBytes);
+    wgmma_parts<kChunks, true>(sums, stages, group * (kTileBytes / 2), (1 + i) * kTileBytes);
     wgmma_end(sums);
 #pragma unroll
     for (int k = 0; k < 64; ++k) total[i][k / 4][k % 4] += sums[k / 4][k % 4];
