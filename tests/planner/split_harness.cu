@@ -3,8 +3,7 @@
 
 using namespace stitch::cuda;
 
-namespace {
-
+// With a name outside: C functions that take it would not be exported otherwise.
 struct Harness {
   Errors errors;
   CublasLt library;
@@ -21,8 +20,6 @@ struct Harness {
   }
 };
 
-}  // namespace
-
 extern "C" {
 
 void* harness_new() { return new Harness; }
@@ -38,7 +35,8 @@ int harness_kinds(Harness* harness, void* stream) {
   return bits;
 }
 
-// numbers: m, n, k, batch, then transposed, ld and batch stride of a, b and d. `b` is nullptr if not constant.
+// numbers: m, n, k, batch, then transposed, ld and batch stride of a, b and d. `b` is nullptr if not
+// constant.
 int harness_init(Harness* harness, const int64_t* numbers, const float* b, const float* bias, int has_addend,
                  void* stream) {
   GemmOptions& o = harness->options;

@@ -12,8 +12,6 @@ namespace stitch::cuda {
 inline constexpr int kMmaThreads = 256;
 inline constexpr int kMmaStages = 3;  // 96 KiB: GPUs of sm_86 to sm_120 have 99 for a block
 inline constexpr int kMmaSharedBytes = kMmaStages * 2 * kTileBytes;
-// Chunks of the depth that tensor cores add up before ordinary additions take over: four sums of 16.
-inline constexpr int kChunksPerSum = 2;
 
 // Starts the copies of one chunk's two tiles; nothing where there is none, so that groups are counted alike.
 __device__ __forceinline__ void copy_chunk(const char* a, const char* b, int64_t chunk, int64_t end,
@@ -78,7 +76,7 @@ __global__ void __launch_bounds__(kMmaThreads, 1)
     split_product_mma(const __grid_constant__ SplitProductArgs args) {
   extern __shared__ __align__(128) char shared[];
   const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  const SplitPlace place = SplitPlace::of(args, blockIdx.x, kTileRows);
+  const SplitPlace place = SplitPlace::of(args, blockIdx.x);
   const SplitShape a_shape{args.plain_a.batch, args.plain_a.rows, args.plain_a.depth};
   const SplitShape b_shape{1, args.plain_b.rows, args.plain_b.depth};
   const int64_t chunks = a_shape.chunks();
@@ -101,9 +99,6 @@ __global__ void __launch_bounds__(kMmaThreads, 1)
     multiply_chunk(base + stage * 2 * kTileBytes, warp_row, warp_column, sums);
     stage = stage + 1 == kMmaStages ? 0 : stage + 1;
     free_stage = free_stage + 1 == kMmaStages ? 0 : free_stage + 1;
-    if ((chunk - place.first_chunk) % kChunksPerSum != kChunksPerSum - 1 && chunk + 1 != place.end_chunk) {
-      continue;
-    }
 #pragma unroll
     for (int i = 0; i < 64; ++i) {
       total[i / 16][i / 4 % 4][i % 4] += sums[i / 16][i / 4 % 4][i % 4];
@@ -111,7 +106,7 @@ __global__ void __launch_bounds__(kMmaThreads, 1)
     }
   }
   float (&flat)[16][4] = reinterpret_cast<float (&)[16][4]>(total);
-  if (!join_splits<kMmaThreads>(args, blockIdx.x, threadIdx.x, flat)) return;
+  if (!join_splits<kMmaThreads>(args, blockIdx.x, threadIdx.x, 0, flat)) return;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     finish_sums(args, place.image, place.row_tile * kTileRows + warp_row + 16 * i,

@@ -30,23 +30,24 @@ inline SplitSource split_source(const float* data, const MatrixLayout& layout, i
 
 // How a tile's depth is shared out, and by which kernel.
 struct SplitWay {
-  enum Kind { kMma, kWgmma, kWgmmaWide };
+  enum Kind { kMma, kWgmma, kWgmmaApart };  // apart: a tile for each group, not for both
   Kind kind = kMma;
   int splits = 1;
 
-  int columns() const { return kind == kWgmmaWide ? 2 * kTileRows : kTileRows; }
+  // Items that are computed at a time.
+  int slots(int multiprocessors) const { return kind == kWgmmaApart ? 2 * multiprocessors : multiprocessors; }
 };
 
-// Blocks for a tile, so that few multiprocessors idle in the last round. A block is one multiprocessor's
-// work; what it costs besides its chunks is about as much as six of them.
-inline int choose_splits(int64_t tiles, int64_t chunks, int multiprocessors) {
+// Parts for a tile, so that few of the slots idle in the last round. What a part costs besides its chunks is
+// about as much as six of them.
+inline int choose_splits(int64_t tiles, int64_t chunks, int slots) {
   constexpr int64_t kOverhead = 6, kFewestChunks = 8;
   constexpr int kMost = 16;
   int best = 1;
   int64_t least = 0;
   for (int splits = 1; splits <= kMost; ++splits) {
     if (splits > 1 && chunks / splits < kFewestChunks) break;
-    const int64_t rounds = ceil_div(tiles * splits, multiprocessors);
+    const int64_t rounds = ceil_div(tiles * splits, slots);
     const int64_t cost = rounds * (ceil_div(chunks, splits) + kOverhead);
     if (splits > 1 && cost >= least) continue;
     best = splits;
@@ -75,7 +76,7 @@ class SplitProduct {
         "ask for wgmma"));
     STITCH_TRY(call.errors->check(cudaStreamSynchronize(call.stream), "ask for wgmma"));
     if (answer != 0) {
-      *found = {SplitWay::kWgmmaWide, SplitWay::kWgmma};
+      *found = {SplitWay::kWgmma, SplitWay::kWgmmaApart};
     } else {
       *found = {SplitWay::kMma};
     }
@@ -99,7 +100,7 @@ class SplitProduct {
   // Before a run; again for another kernel.
   int32_t use(const Call& call, SplitWay::Kind kind) {
     way_.kind = kind;
-    way_.splits = choose_splits(tiles(), a_shape_.chunks(), call.multiprocessors);
+    way_.splits = choose_splits(tiles(), a_shape_.chunks(), way_.slots(call.multiprocessors));
     if (kind == SplitWay::kMma) return allow_shared(call, split_product_mma, kMmaSharedBytes);
     return kind == SplitWay::kWgmma ? allow_shared(call, split_product_wgmma<1>, kWgmmaSharedBytes)
                                     : allow_shared(call, split_product_wgmma<2>, kWgmmaSharedBytes);
@@ -136,6 +137,9 @@ class SplitProduct {
     args.d = d;
     args.d_batch_stride = options_.d.batch_stride;
     args.d_ld = options_.d.ld != 0 ? options_.d.ld : options_.n;
+    const auto in_pairs = [](const float* data) { return reinterpret_cast<uintptr_t>(data) % 8 == 0; };
+    args.has_pairs =
+        args.d_ld % 2 == 0 && args.d_batch_stride % 2 == 0 && in_pairs(d) && in_pairs(args.addend);
     args.shared_b = b_shape_.batch == 1;
     args.tiles = tiles();
     args.splits = way_.splits;
@@ -150,12 +154,10 @@ class SplitProduct {
     return split_source(b, options_.b, b_shape_.batch, options_.k, options_.n, true);
   }
 
-  int64_t tiles() const {
-    return a_shape_.batch * a_shape_.row_tiles() * ceil_div(options_.n, way_.columns());
-  }
+  int64_t tiles() const { return a_shape_.batch * a_shape_.row_tiles() * b_shape_.row_tiles(); }
 
   size_t partial_bytes() const {
-    return way_.splits == 1 ? 0 : sizeof(float) * tiles() * way_.splits * kTileRows * way_.columns();
+    return way_.splits == 1 ? 0 : sizeof(float) * tiles() * way_.splits * kTileRows * kTileRows;
   }
 
   size_t counter_bytes() const { return way_.splits == 1 ? 0 : aligned(tiles() * sizeof(int32_t)); }
