@@ -1,6 +1,7 @@
-"""What nsys recorded on one H200 says here, where there is no GPU: by the code that reads a fresh recording."""
+"""What nsys recorded on one H200 says here, without a GPU: by the code that reads a fresh one."""
 
 import gzip
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from stitch_tools.models.task import Contract, TensorSpec
 from stitch_tools.profile.recorded_trace import RecordedTrace, read_trace
 from stitch_tools.profile.system import calibration_us, summarize
 from tests.tools.profile.strip_recording import strip, traces_of_a_machine
+from tests.tools.profile_support import RecordingBuilder
 
 RECORDED = Path(__file__).parent / "recorded"
 FIXTURES = sorted(RECORDED.glob("*.nsys.sqlite.gz"))
@@ -36,6 +38,8 @@ CEILINGS = Ceilings(
 """Measured in the same hour."""
 HOST_BOUND_GRAPH_US, HOST_BOUND_LATENCY_US, HOST_BOUND_INPUT_BYTES = 601.7, 2633.4, 1204224
 """Of KernelBench's 9_ResNet18, with TF32 convolutions: one graph with its input copied in, and eager."""
+GPU_BOUND_GRAPH_US = 829.5
+"""Of 4_LeNet5, in the same way."""
 
 
 def recorded(name: str, folder: Path) -> RecordedTrace:
@@ -67,8 +71,6 @@ def test_a_fixture_is_small_and_says_nothing_of_the_machine(fixture: Path) -> No
 
 
 def test_what_tells_of_a_machine_is_left_out_and_would_be_found(tmp_path: Path) -> None:
-    from tests.tools.profile_support import RecordingBuilder
-
     builder = RecordingBuilder(tmp_path / "r.sqlite")
     builder.iteration(0, 50)
     builder.kernel("step(float *)", 5, 10, 4)
@@ -78,8 +80,6 @@ def test_what_tells_of_a_machine_is_left_out_and_would_be_found(tmp_path: Path) 
     kept.write_bytes(gzip.compress(whole.read_bytes()))
     assert any("/tmp/session" in text for text in traces_of_a_machine(kept))
     # A string that no kept row names is not copied.
-    import sqlite3
-
     with sqlite3.connect(whole) as tables:
         tables.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE start > 55000000")
         tables.execute("INSERT INTO StringIds VALUES (900, 'HOME=/home/somebody')")
@@ -133,9 +133,11 @@ def test_a_reference_that_keeps_the_device_busy_is_not_called_host_bound() -> No
         calibration_us=1.0,
     )
     found = diagnose(evidence)
-    assert "host_bound" not in {row.rule for row in found.bottlenecks}
-    assert "host_bound" in {row.rule for row in found.ruled_out}
-    assert found.bound_by != "host"
+    assert found.bound_by == "compute"
+    assert found.bottlenecks[0].rule == "fp32_products"
+    # A graph wins a few percent; 1.04 were measured.
+    (graph,) = [row.gain for row in found.bottlenecks if row.rule == "host_bound"]
+    assert graph.expected < 1.10
     predicted = graph_time(evidence)
     assert predicted is not None
-    assert predicted.expected_us == pytest.approx(829.5, rel=0.10)
+    assert predicted.expected_us == pytest.approx(GPU_BOUND_GRAPH_US, rel=0.10)

@@ -3,8 +3,8 @@
 Device time as recorded, plus the gap between two nodes of a graph for each, plus the launch of the graph,
 plus the copies of the inputs. The gap is what lies between the time from one short kernel to the next in a
 graph (measured without a profiler, with the ceilings) and the recorded time of the same kernels: both are the
-same kernels, so their difference is what each recorded one lacks. Kernels of real networks need a little more.
-The constants come from three references of KernelBench level 3, and were tried on others
+same kernels, so their difference is what each recorded one lacks. Kernels of real networks need a little
+more. The constants come from three references of KernelBench level 3, and were tried on others
 (docs/benchmarks/profile.md).
 """
 
