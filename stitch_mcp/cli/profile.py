@@ -20,6 +20,7 @@ from stitch_tools.errors import UsageError
 from stitch_tools.models.profile import ProfileLevel
 
 if TYPE_CHECKING:
+    from stitch_tools.models.graph import Ceilings
     from stitch_tools.models.profile import Profile
     from stitch_tools.profile.profile_work import SystemTool
 
@@ -93,8 +94,24 @@ def command(
         from stitch_mcp.report.profile_charts import charts_page
         from stitch_tools.storage.store import write_atomically
 
-        write_atomically(Path(charts).expanduser(), charts_page(profile).encode("utf-8"))
+        page = charts_page(profile, _known_ceilings(profile, given))
+        write_atomically(Path(charts).expanduser(), page.encode("utf-8"))
     return output.finish(dict(profile), _sections(profile, ask), for_profile(profile))
+
+
+def _known_ceilings(profile: "Profile", given: Settings) -> "Ceilings | None":
+    """The limits of the profile's device, for the roofs of a chart: the profile itself measured them."""
+    from stitch_mcp.workbench import open_workbench
+    from stitch_tools.errors import EnvironmentMissingError
+    from stitch_tools.machine.devices import usable_cpus
+    from stitch_tools.run.ceilings import cached_ceilings
+
+    workbench = open_workbench(settings(**given))
+    threads = workbench.threads or usable_cpus()
+    try:
+        return cached_ceilings(profile.target, threads=threads, cache_dir=workbench.cache_dir)
+    except EnvironmentMissingError:
+        return None  # A profile of a device that is not here.
 
 
 def _sections(profile: "Profile", ask: str | None) -> list[ReportSection]:

@@ -42,7 +42,10 @@ def test_a_reference_is_profiled_asked_and_compared(
     assert found["system"]["origin"] == "torch.profiler"
     assert {row["op"] for row in found["system"]["kernels"]} >= {"aten::addmm", "aten::gelu"}
     assert found["bounds"]["fused_us"] > 0
-    assert "<svg" in (workspace / "charts.html").read_text(encoding="utf-8")
+    page = (workspace / "charts.html").read_text(encoding="utf-8")
+    assert "<svg" in page
+    # The roofs, from the limits that the profile measured.
+    assert "stroke-dasharray" in page
 
     first = workspace / "first.json"
     first.write_text(json.dumps(found), encoding="utf-8")

@@ -140,6 +140,9 @@ CASES: dict[str, ProfileEvidence] = {
     "memory_passes": evidence(
         kernel("aten::copy_", 400.0, owner="copy"), kernel("aten::addmm", 600.0), target="cpu"
     ),
+    "math_calls": evidence(
+        kernel("libm: tanhf", 500.0, owner="other"), kernel("step", 500.0, owner="own"), target="cpu"
+    ),
     "hot_function": evidence(kernel("aten::addmm", 900.0), kernel("aten::x", 100.0), target="cpu"),
     "near_bound": evidence(
         kernel("one_large_kernel", 1000.0, owner="own"), bounds=LowerBounds(fused_us=950.0)

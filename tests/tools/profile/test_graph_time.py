@@ -118,5 +118,5 @@ def test_the_gap_is_what_recording_leaves_out_of_the_pace_from_kernel_to_kernel(
     predicted = graph_time(measured)
     assert predicted is not None
     assert predicted.is_gap_measured
-    assert predicted.gap_us == pytest.approx(0.4)
+    assert predicted.gap_us == pytest.approx(0.4 + 0.25)
     assert graph_time(ProfileEvidence("reference", "cpu", evidence.system, Contract())) is None

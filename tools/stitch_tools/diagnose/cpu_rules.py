@@ -6,6 +6,7 @@ from stitch_tools.diagnose.evidence import ProfileEvidence, quantity, time_of
 from stitch_tools.diagnose.rule import Looked, Seen
 
 _MATTERS = 0.05
+_MATH_LIBRARY = re.compile(r"^libm: ")
 _COPY = re.compile(r"aten::(copy_|clone|cat|contiguous|_to_copy|fill_|zero_)$")
 
 
@@ -48,6 +49,24 @@ def memory_passes(evidence: ProfileEvidence) -> Looked:
         share,
         (quantity("time of copies and fills", spent, "us", evidence),),
         module=largest.module,
+    )
+
+
+def math_calls(evidence: ProfileEvidence) -> Looked:
+    """Functions of the math library, called for one element after the other."""
+    rows = evidence.rows(_MATH_LIBRARY)
+    share = sum(row.share for row in rows)
+    if share < 0.2:
+        return f"functions of the math library take {share:.0%} of the time"
+    spent = share * evidence.total_us
+    names = ", ".join(row.name.partition(": ")[2] for row in rows[:3])
+    return Seen(
+        f"functions of the math library take {share:.0%} of the time ({names}), an element a call",
+        0.2 * spent,
+        0.6 * spent,
+        0.9 * spent,
+        (quantity("time in the math library", time_of(rows), "us", evidence),),
+        kernel=rows[0].name,
     )
 
 
