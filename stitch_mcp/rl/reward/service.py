@@ -68,7 +68,8 @@ class VerifyService:
             Exception
         ) as error:  # the outermost frame of a request: a judge's process that was killed, or a fault of ours
             message = f"the judge failed: {type(error).__name__}"
-            return _refusal(503, message, retry_after_s=_RETRY_AFTER_FAULT_S)
+            # Another process takes its place at the next request.
+            return _refusal(503, message, retry_after_s=1)
         if isinstance(judged, JudgeFailure):
             if judged.code in _CALLERS_FAULT:
                 return _refusal(400, judged.message, judged.hint)

@@ -18,7 +18,7 @@ from stitch_mcp.rl.reward.adapters.verifiers_taskset import StitchTaskset, Stitc
 ROW = json.load(sys.stdin)
 
 
-class Endpoint(BaseHTTPRequestHandler):
+class FixedAnswer(BaseHTTPRequestHandler):
     """A chat endpoint that streams the row's completion, whatever it is asked."""
 
     def do_POST(self):
@@ -43,7 +43,7 @@ class Endpoint(BaseHTTPRequestHandler):
 
 
 async def main() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), FixedAnswer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/v1"
     with tempfile.TemporaryDirectory() as folder:
