@@ -18,11 +18,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from stitch_mcp.http_app import HttpOptions, TokenGuard, host_names
 from stitch_mcp.rl.reward.facts import RewardPreset
 from stitch_mcp.rl.reward.judge_pool import JudgeBusyError, JudgeFailure, JudgePool
 from stitch_mcp.rl.reward.presets import PRESETS, all_points
 from stitch_mcp.rl.reward.verification import VerifyRequest
-from stitch_mcp.server.http import HttpOptions, TokenGuard, host_names
 from stitch_tools.errors import StitchError, UsageError
 
 MAX_BODY_BYTES = 8 << 20

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from stitch_mcp.http_app import HttpOptions
+from stitch_mcp.listening_socket import listen_at
 from stitch_mcp.rl.reward.adapters import verl_reward
 from stitch_mcp.rl.reward.adapters.client import VerifyClient, VerifyRefusedError, last_text
 from stitch_mcp.rl.reward.adapters.harbor_task import export_harbor
@@ -23,8 +25,6 @@ from stitch_mcp.rl.reward.facts import RewardEvidence
 from stitch_mcp.rl.reward.judge_pool import JudgeFailure
 from stitch_mcp.rl.reward.judging import JudgedSubmission
 from stitch_mcp.rl.reward.service import VerifyService, build_service
-from stitch_mcp.server.http import HttpOptions
-from stitch_mcp.server.listening_socket import listen_at
 from tests.mcp.rl.evidence import make_check, make_evidence
 from tests.mcp.rl.test_service import TOKEN, AnsweringPool
 
