@@ -30,7 +30,7 @@ LONG_ROW = 2**15
 """Elements that no longer fit the registers of a block."""
 MOST_ELEMENTS = 2**31
 """The headers count the elements of a tensor in 31 bits."""
-KEPT_PIXELS = {False: 2**15, True: 2**11}
+KEPT_PIXELS = {False: 2**15, True: 2**9}
 """Of a channel, by whether channels are last: so many fit a kernel that reads memory once."""
 _GROUP, _INSTANCE = "aten.group_norm.default", "aten.instance_norm.default"
 

@@ -5,6 +5,7 @@
 
 #include "stitch/cuda/conv_split.cuh"
 #include "stitch/cuda/conv_ways.cuh"
+#include "stitch/cuda/measured.cuh"
 
 namespace stitch::cuda {
 
@@ -378,17 +379,9 @@ class ConvRunner {
 
   // Time of one run; false where the library refuses it.
   bool measure(const ConvWay& way, const Call& call, const Trial& trial, float* ms) const {
-    cudaEvent_t begin = nullptr, end = nullptr;
-    bool done = cudaEventCreate(&begin) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess &&
-                set_format(way) == STITCH_OK && fill(call, trial, kSmall, kSmall) == STITCH_OK &&
-                run(way, call, trial) == STITCH_OK && cudaEventRecord(begin, call.stream) == cudaSuccess;
-    for (int i = 0; done && i < kMeasuredRuns; ++i) done = run(way, call, trial) == STITCH_OK;
-    done = done && cudaEventRecord(end, call.stream) == cudaSuccess &&
-           cudaEventSynchronize(end) == cudaSuccess && cudaEventElapsedTime(ms, begin, end) == cudaSuccess;
-    if (begin != nullptr) cudaEventDestroy(begin);
-    if (end != nullptr) cudaEventDestroy(end);
-    (void)cudaGetLastError();
-    return done;
+    const auto once = [&](const Call& inner) { return run(way, inner, trial); };
+    return set_format(way) == STITCH_OK && fill(call, trial, kSmall, kSmall) == STITCH_OK &&
+           measured_ms(call, once, ms);
   }
 
   // Whether a fused call does as told: some kernels give 0 for NaN at a ReLU, and none may read a result

@@ -50,7 +50,6 @@ struct ConvLibraries {
 // both, and this much in any case.
 inline constexpr size_t kConvWorkspaceBytes = size_t{256} << 20;
 inline constexpr int kMostLibraryWays = 3;  // of the heuristics' list, best first
-inline constexpr int kMeasuredRuns = 3;
 
 struct CountNan {
   const float* values;
