@@ -62,8 +62,15 @@ def test_a_contract_that_allows_tf32_gets_plain_tf32() -> None:
 def test_the_program_passes_constant_weights_to_be_split_and_says_so() -> None:
     text = emit_cuda(lowered(Layers().eval(), INPUTS))
     assert text.count("three products of halves with float32's errors") == 3
-    assert "/*allow_tf32=*/false}, p_second_weight_, nullptr)" in " ".join(text.split())
-    assert "/*allow_tf32=*/false}, nullptr, nullptr)" in " ".join(text.split())
+    assert "/*allow_tf32=*/false}, p_second_weight_, nullptr, false)" in " ".join(text.split())
+    assert "/*allow_tf32=*/false}, nullptr, nullptr, false)" in " ".join(text.split())
+
+
+def test_a_relu_behind_a_large_product_is_the_products_own() -> None:
+    large = lowered(nn.Sequential(nn.Linear(512, 512), nn.ReLU()).eval(), [torch.empty(256, 512)])
+    small = lowered(nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), [torch.empty(4, 8)])
+    assert [type(kernel).__name__ for kernel in large.kernels] == ["LibraryCall"]
+    assert [type(kernel).__name__ for kernel in small.kernels] == ["LibraryCall", "PointwiseKernel"]
 
 
 @pytest.mark.parametrize(

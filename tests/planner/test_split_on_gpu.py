@@ -137,6 +137,20 @@ def test_bias_and_addend_are_added(harness: ctypes.CDLL, layouts: Layouts) -> No
     product.close()
 
 
+def test_a_relu_keeps_nan(harness: ctypes.CDLL) -> None:
+    torch.manual_seed(0)
+    layouts = Layouts(130, 140, 70)
+    case = Case(layouts, signed)
+    case.a[0, 3, 5] = float("nan")
+    exact = case.exact().relu()
+    product = SplitProduct(harness, layouts, constant=case.b, relu=True)
+    for name in product.kinds():
+        found = case.run(product, name)
+        assert torch.equal(found.isnan(), exact.isnan()), name
+        assert float((found.double() - exact).nan_to_num().abs().max()) < 1e-4, name
+    product.close()
+
+
 def test_infinities_and_nan_come_out_as_in_float32(harness: ctypes.CDLL) -> None:
     torch.manual_seed(0)
     layouts = Layouts(130, 140, 70)

@@ -1,4 +1,5 @@
-// Matrix products of float32 matrices on tensor cores:  D = A B + bias + addend, with errors of float32.
+// Matrix products of float32 matrices on tensor cores:  D = A B + bias + addend  or its ReLU, with errors of
+// float32.
 //
 // Each operand is a sum of two halves (split.cuh), a product three products of halves, added up in float32.
 // It is float32 by its error, not by its arithmetic: against float64 it is off by as much as a sum of float32
@@ -84,9 +85,10 @@ class SplitProduct {
   }
 
   // `b` is nullptr if it is not constant. STITCH_OUT_OF_MEMORY without room for the parts.
-  int32_t init(const Call& call, const GemmOptions& options, const float* b, const float* bias) {
+  int32_t init(const Call& call, const GemmOptions& options, const float* b, const float* bias, bool relu) {
     options_ = options;
     bias_ = bias;
+    relu_ = relu;
     has_constant_ = b != nullptr;
     b_shape_ = {options.b.batch_stride == 0 ? 1 : options.batch, options.n, options.k};
     a_shape_ = {options.batch, options.m, options.k};
@@ -134,6 +136,7 @@ class SplitProduct {
     }
     args.bias = options_.has_bias ? bias_ : nullptr;
     args.addend = options_.has_addend ? addend : nullptr;
+    args.relu = relu_;
     args.d = d;
     args.d_batch_stride = options_.d.batch_stride;
     args.d_ld = options_.d.ld != 0 ? options_.d.ld : options_.n;
@@ -186,6 +189,7 @@ class SplitProduct {
 
   GemmOptions options_;
   const float* bias_ = nullptr;
+  bool relu_ = false;
   bool has_constant_ = false;
   SplitShape a_shape_, b_shape_;
   DeviceMemory constant_;
