@@ -28,11 +28,9 @@ const char* harness_error(Harness* harness) { return harness->errors.text.c_str(
 
 // Bit i of the result: the GPU has SplitWay::Kind i.
 int harness_kinds(Harness* harness, void* stream) {
-  std::vector<SplitWay::Kind> kinds;
-  int bits = 1;  // mma.sync runs everywhere
-  if (SplitProduct::kinds(harness->with(stream, nullptr, 0), &kinds) != STITCH_OK) return 0;
-  for (SplitWay::Kind kind : kinds) bits |= 1 << kind;
-  return bits;
+  SplitWay::Kind best = SplitWay::kMma;
+  if (SplitProduct::best_kind(harness->with(stream, nullptr, 0), &best) != STITCH_OK) return 0;
+  return 1 | 1 << best;  // mma.sync runs everywhere
 }
 
 // numbers: m, n, k, batch, then transposed, ld and batch stride of a, b and d. `b` is nullptr if not

@@ -10,7 +10,7 @@ import torch
 from stitch_planner.stitcher.emit.cuda.testing import cuda_headers
 from stitch_tools.compile.headers import native_include
 
-KINDS = {"cublas": -1, "mma": 0, "wgmma": 1, "wgmma_apart": 2}
+KINDS = {"cublas": -1, "mma": 0, "wgmma": 1}
 """cuBLASLt, and the members of stitch::cuda::SplitWay::Kind."""
 
 

@@ -17,8 +17,11 @@ pytestmark = [
 
 TIMES_CUBLAS = 2.0
 """A split product's error against float64, over that of a float32 product by cuBLAS."""
-SMALLEST_ERROR = 6e-8
-"""Of a float32 result, over its rms: cuBLAS may be lucky where sums are short."""
+TIMES_CUBLAS_IF_SHORT = 8.0
+"""The same for sums that programs leave to cuBLAS: it hardly rounds there, and halves are cut off as ever."""
+SHORTEST_DEPTH = 64
+SMALLEST_ERROR = 2.0**-23
+"""Of a float32 result, over its rms: cuBLAS may be lucky, above all with sums of positive numbers."""
 
 SHAPES = [
     Layouts(128, 128, 32),
@@ -122,7 +125,8 @@ def test_errors_are_those_of_float32(harness: ctypes.CDLL, draw: Draw, constant:
         for name in product.kinds():
             ours = errors(case.run(product, name), exact)
             for mine, theirs in zip(ours, plain, strict=True):
-                assert mine <= TIMES_CUBLAS * max(theirs, SMALLEST_ERROR), (layouts, name, ours, plain)
+                times = TIMES_CUBLAS if layouts.k >= SHORTEST_DEPTH else TIMES_CUBLAS_IF_SHORT
+                assert mine <= times * max(theirs, SMALLEST_ERROR), (layouts, name, ours, plain)
         product.close()
 
 

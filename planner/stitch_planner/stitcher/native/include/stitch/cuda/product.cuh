@@ -113,12 +113,9 @@ class Product {
     ProductWay best;
     STITCH_TRY(choose(call, b, bias, &best));
     shared.chosen.emplace_back(what_, best);
-    if (!best.is_split) {
-      split_.release();
-      return STITCH_OK;
-    }
     way_ = best;
-    return split_.use(call, best.kind);
+    if (!best.is_split) split_.release();
+    return STITCH_OK;
   }
 
   size_t workspace_bytes() const {
@@ -176,33 +173,23 @@ class Product {
   int32_t choose(const Call& call, const float* b, const float* bias, ProductWay* best) {
     constexpr float kWorthIt = 0.95f;  // of the library's time: what a split product needs of memory
     Trial trial;
-    std::vector<SplitWay::Kind> kinds;
-    STITCH_TRY(SplitProduct::kinds(call, &kinds));
-    if (!reserve(&trial, b) || split_.init(call, what_.options, b, bias, what_.relu) != STITCH_OK) {
-      call.errors->text.clear();
-      return STITCH_OK;
-    }
-    STITCH_TRY(fill(call, trial, b));
-    float shortest_ms = 0.0f;
-    way_.is_split = false;
-    if (!measure(call, &trial, b, &shortest_ms)) return STITCH_OK;
-    shortest_ms *= kWorthIt;
-    for (const SplitWay::Kind kind : kinds) {
-      way_ = {true, kind};
-      float ms = 0.0f;
-      if (split_.use(call, kind) != STITCH_OK || !measure(call, &trial, b, &ms) || ms >= shortest_ms)
-        continue;
-      shortest_ms = ms;
-      *best = way_;
-    }
+    SplitWay::Kind kind = SplitWay::kMma;
+    STITCH_TRY(SplitProduct::best_kind(call, &kind));
     way_ = {};
-    call.errors->text.clear();
+    float plain_ms = 0.0f, split_ms = 0.0f;
+    const bool is_measured =
+        reserve(&trial, b) && split_.init(call, what_.options, b, bias, what_.relu) == STITCH_OK &&
+        split_.use(call, kind) == STITCH_OK && fill(call, trial, b) == STITCH_OK &&
+        measure({}, call, &trial, b, &plain_ms) && measure({true, kind}, call, &trial, b, &split_ms);
+    if (is_measured && split_ms < kWorthIt * plain_ms) *best = {true, kind};
+    call.errors->text.clear();  // of what there was no memory for
     return STITCH_OK;
   }
 
-  // Time of a few runs as they are chosen now; false where there is no memory, or a run fails.
-  bool measure(const Call& call, Trial* trial, const float* b, float* ms) const {
+  // Time of a few runs; false where there is no memory, or a run fails.
+  bool measure(const ProductWay& way, const Call& call, Trial* trial, const float* b, float* ms) {
     constexpr int kMeasured = 3;
+    way_ = way;
     Call inner = call;
     inner.scratch_bytes = workspace_bytes();
     if (!trial->scratch.reserve(inner.scratch_bytes)) return false;

@@ -131,20 +131,14 @@ __device__ __forceinline__ void finish_sums(const SplitProductArgs& args, int64_
   }
 }
 
-// kThreads threads of a block meet.
-template <int kThreads>
-__device__ __forceinline__ void sync_group(int barrier) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
-}
-
 // Adds up the sums of the blocks that share a tile, in the order of their parts. False in all blocks but the
-// last to arrive, which has the whole sum then. `thread` counts the kThreads threads that
-// hold sums; `barrier` is another one for each group of them.
+// last to arrive, which has the whole sum then. `thread` counts the kThreads threads
+// that hold sums.
 template <int kThreads, int kCount>
 __device__ __forceinline__ bool join_splits(const SplitProductArgs& args, int64_t item, int thread,
-                                            int barrier, float (&sums)[kCount][4]) {
+                                            float (&sums)[kCount][4]) {
   if (args.splits == 1) return true;
-  __shared__ bool last[2];
+  __shared__ bool is_last;
   const int64_t tile = item % args.tiles, split = item / args.tiles;
   constexpr int64_t kElements = int64_t{kThreads} * kCount * 4;
   float4* const all = reinterpret_cast<float4*>(args.partial + tile * args.splits * kElements);
@@ -154,13 +148,13 @@ __device__ __forceinline__ bool join_splits(const SplitProductArgs& args, int64_
     own[i * kThreads] = make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
   }
   __threadfence();
-  sync_group<kThreads>(barrier + 1);
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
   if (thread == 0) {
-    last[barrier] = atomicAdd(args.arrived + tile, 1) == args.splits - 1;
+    is_last = atomicAdd(args.arrived + tile, 1) == args.splits - 1;
     __threadfence();
   }
-  sync_group<kThreads>(barrier + 1);
-  if (!last[barrier]) return false;
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+  if (!is_last) return false;
 #pragma unroll
   for (int i = 0; i < kCount * 4; ++i) sums[i / 4][i % 4] = 0.0f;
 #pragma unroll 1
