@@ -28,17 +28,15 @@ const char* harness_error(Harness* harness) { return harness->errors.text.c_str(
 
 // Bit i of the result: the GPU has SplitWay::Kind i.
 int harness_kinds(Harness* harness, void* stream) {
-  std::vector<SplitWay::Kind> kinds;
-  int bits = 1;  // mma.sync runs everywhere
-  if (SplitProduct::kinds(harness->with(stream, nullptr, 0), &kinds) != STITCH_OK) return 0;
-  for (SplitWay::Kind kind : kinds) bits |= 1 << kind;
-  return bits;
+  SplitWay::Kind best = SplitWay::kMma;
+  if (SplitProduct::best_kind(harness->with(stream, nullptr, 0), &best) != STITCH_OK) return 0;
+  return 1 | 1 << best;  // mma.sync runs everywhere
 }
 
 // numbers: m, n, k, batch, then transposed, ld and batch stride of a, b and d. `b` is nullptr if not
 // constant.
 int harness_init(Harness* harness, const int64_t* numbers, const float* b, const float* bias, int has_addend,
-                 void* stream) {
+                 int relu, void* stream) {
   GemmOptions& o = harness->options;
   o.m = numbers[0];
   o.n = numbers[1];
@@ -53,7 +51,7 @@ int harness_init(Harness* harness, const int64_t* numbers, const float* b, const
   const Call call = harness->with(stream, nullptr, 0);
   STITCH_TRY(harness->library.open(harness->errors));
   STITCH_TRY(harness->plain.init(harness->library, o, bias));
-  return harness->split.init(call, o, b, bias);
+  return harness->split.init(call, o, b, bias, relu != 0);
 }
 
 // kind: a SplitWay::Kind, or -1 for cuBLASLt. Returns the bytes of scratch memory, or minus a status.

@@ -10,7 +10,7 @@ import torch
 from stitch_planner.stitcher.emit.cuda.testing import cuda_headers
 from stitch_tools.compile.headers import native_include
 
-KINDS = {"cublas": -1, "mma": 0, "wgmma": 1, "wgmma_apart": 2}
+KINDS = {"cublas": -1, "mma": 0, "wgmma": 1}
 """cuBLASLt, and the members of stitch::cuda::SplitWay::Kind."""
 
 
@@ -71,6 +71,7 @@ class SplitProduct:
         constant: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         has_addend: bool = False,
+        relu: bool = False,
     ) -> None:
         self.library, self.layouts = library, layouts
         self.kept = (constant, bias)
@@ -78,7 +79,7 @@ class SplitProduct:
         numbers = layouts.numbers()
         given = (ctypes.c_int64 * len(numbers))(*numbers)
         status = library.harness_init(
-            self.handle, given, _pointer(constant), _pointer(bias), int(has_addend), _stream()
+            self.handle, given, _pointer(constant), _pointer(bias), int(has_addend), int(relu), _stream()
         )
         assert status == 0, self.error()
         self.scratch: dict[int, torch.Tensor] = {}

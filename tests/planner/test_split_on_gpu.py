@@ -17,8 +17,11 @@ pytestmark = [
 
 TIMES_CUBLAS = 2.0
 """A split product's error against float64, over that of a float32 product by cuBLAS."""
-SMALLEST_ERROR = 6e-8
-"""Of a float32 result, over its rms: cuBLAS may be lucky where sums are short."""
+TIMES_CUBLAS_IF_SHORT = 8.0
+"""The same for sums that programs leave to cuBLAS: it hardly rounds there, and halves are cut off as ever."""
+SHORTEST_DEPTH = 64
+SMALLEST_ERROR = 2.0**-23
+"""Of a float32 result, over its rms: cuBLAS may be lucky, above all with sums of positive numbers."""
 
 SHAPES = [
     Layouts(128, 128, 32),
@@ -122,7 +125,8 @@ def test_errors_are_those_of_float32(harness: ctypes.CDLL, draw: Draw, constant:
         for name in product.kinds():
             ours = errors(case.run(product, name), exact)
             for mine, theirs in zip(ours, plain, strict=True):
-                assert mine <= TIMES_CUBLAS * max(theirs, SMALLEST_ERROR), (layouts, name, ours, plain)
+                times = TIMES_CUBLAS if layouts.k >= SHORTEST_DEPTH else TIMES_CUBLAS_IF_SHORT
+                assert mine <= times * max(theirs, SMALLEST_ERROR), (layouts, name, ours, plain)
         product.close()
 
 
@@ -134,6 +138,20 @@ def test_bias_and_addend_are_added(harness: ctypes.CDLL, layouts: Layouts) -> No
     product = SplitProduct(harness, layouts, constant=case.b, bias=case.bias, has_addend=True)
     for name in product.kinds():
         assert errors(case.run(product, name, extras=True), exact)[0] < 5e-5, name
+    product.close()
+
+
+def test_a_relu_keeps_nan(harness: ctypes.CDLL) -> None:
+    torch.manual_seed(0)
+    layouts = Layouts(130, 140, 70)
+    case = Case(layouts, signed)
+    case.a[0, 3, 5] = float("nan")
+    exact = case.exact().relu()
+    product = SplitProduct(harness, layouts, constant=case.b, relu=True)
+    for name in product.kinds():
+        found = case.run(product, name)
+        assert torch.equal(found.isnan(), exact.isnan()), name
+        assert float((found.double() - exact).nan_to_num().abs().max()) < 1e-4, name
     product.close()
 
 

@@ -16,6 +16,24 @@ from tests.planner.stitch_support import NO_FACTS
 from tests.planner.test_partial_programs import CASES, TEXT
 from tests.planner.test_stitch_programs import EXAMPLES, REFERENCE, load
 
+LARGE_LAYER = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(512, 512)
+
+    def forward(self, x):
+        return torch.relu(self.layer(x))
+
+def get_inputs():
+    return [torch.randn(256, 512)]
+
+def get_init_inputs():
+    return []
+"""
 TRAINED = ("conv_bn_relu", "softmax_loss")
 
 
@@ -46,6 +64,14 @@ def test_a_stitched_example_gets_notes_at_most(name: str, target: str) -> None:
         if target == "cpu":
             raise  # what has no template there is left to PyTorch
         pytest.skip(f"no program for {target}: {error.message}")
+    assert [(row.rule, row.file, row.quote) for row in found if row.severity != "note"] == []
+    assert not [row for row in found if row.rule == "not_scanned"]
+
+
+def test_a_program_with_split_products_gets_notes_at_most(tmp_path: Path) -> None:
+    path = tmp_path / "reference.py"
+    path.write_text(LARGE_LAYER, encoding="utf-8")
+    found = findings(path, "cuda:sm_90", training=False)
     assert [(row.rule, row.file, row.quote) for row in found if row.severity != "note"] == []
     assert not [row for row in found if row.rule == "not_scanned"]
 

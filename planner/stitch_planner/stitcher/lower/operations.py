@@ -97,7 +97,7 @@ class MatrixLayout:
 
 @dataclass(frozen=True)
 class MatmulOp(LibraryOp):
-    """out = a @ b + bias + addend, for each matrix of a batch."""
+    """out = a @ b + bias + addend, or the ReLU of that, for each matrix of a batch."""
 
     bias: View | None
     """A parameter with a value a column."""
@@ -109,6 +109,7 @@ class MatmulOp(LibraryOp):
     layouts: tuple[MatrixLayout, MatrixLayout, MatrixLayout]
     """Of a, b and out."""
     allow_tf32: bool
+    relu: bool = False
     may_split: bool = False
     """Whether tensor cores over split operands may compute it: with errors of float32, if that is faster."""
 

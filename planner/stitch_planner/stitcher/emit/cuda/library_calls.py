@@ -62,7 +62,7 @@ def matmul(op: MatmulOp) -> CallText:
     named = zip(_OPTIONS, (*map(str, (m, n, k, batch)), *map(_layout, op.layouts), *flags), strict=True)
     options = "{" + ", ".join(f"/*{name}=*/{text}" for name, text in named) + "}"
     run = ("call", op.a, op.b, op.out, *((op.addend,) if op.addend is not None else ()))
-    if not op.may_split:
+    if not op.may_split and not op.relu:
         init = ("lib", options, *((op.bias,) if op.bias is not None else ()))
         chosen = f"cuBLASLt, {'TF32 allowed' if op.allow_tf32 else 'float32'}"
         return CallText("stitch/cuda/gemm.cuh", "stitch::cuda::Gemm", init, run, chosen)
@@ -70,7 +70,7 @@ def matmul(op: MatmulOp) -> CallText:
     return CallText(
         "stitch/cuda/product.cuh",
         "stitch::cuda::Product",
-        ("products", "call", options, constant, op.bias),
+        ("products", "call", options, constant, op.bias, flag(op.relu)),
         run,
         chosen=SPLIT_NOTE,
     )

@@ -14,6 +14,7 @@ from stitch_planner.stitcher.lower.templates.product import Product, matrices, p
 from stitch_planner.stitcher.lower.views import collapse, expand, reshape
 from stitch_tools.models.graph import GraphNode
 
+RELU = "aten.relu.default"
 ALIGNED_ELEMENTS = 4
 """float32 elements in the 16 bytes that cuBLASLt is promised for every operand."""
 
@@ -44,7 +45,11 @@ class CudaProduct(LibraryTemplate):
         return _refusal_here(node, index) if general is None else general
 
     def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:
-        """One residual of the result's shape; no ReLU, which turns NaN into 0 in some of its kernels."""
+        """One residual of the result's shape; a ReLU only where the program's own kernel keeps its NaN."""
+        if nodes[-1].op == RELU:
+            return False
+        if candidate.op == RELU:
+            return not self.allow_tf32 and _may_split(nodes[0], index)
         if candidate.outputs[0].dtype != "float32" or candidate.outputs[0].shape != nodes[0].outputs[0].shape:
             return False
         product = product_of(nodes[0])
@@ -57,7 +62,9 @@ class CudaProduct(LibraryTemplate):
         first, inside = nodes[0], {node.name for node in nodes}
         product = product_of(first)
         assert product is not None
-        residuals = [residual_of(node, inside, lowering.index) for node in nodes[1:]]
+        has_relu = nodes[-1].op == RELU
+        added = nodes[1:-1] if has_relu else nodes[1:]
+        residuals = [residual_of(node, inside, lowering.index) for node in added]
         residual = next((key for key in residuals if key is not None), None)
         bias = None if product.bias is None else lowering.view(product.bias)
         addend = None if residual is None else lowering.view(residual)
@@ -78,6 +85,7 @@ class CudaProduct(LibraryTemplate):
                 lowering.new((nodes[-1].name, 0)),
                 bias=bias,
                 addend=addend,
+                relu=has_relu,
                 allow_tf32=self.allow_tf32,
             )
         )
@@ -118,9 +126,10 @@ def product_call(
     *,
     bias: View | None = None,
     addend: View | None = None,
+    relu: bool = False,
     allow_tf32: bool = False,
 ) -> LibraryCall:
-    """The call that computes a @ b + bias + addend into the dense `target`.
+    """The call that computes a @ b + bias + addend, or its ReLU, into the dense `target`.
 
     Operands are [rows, columns] or [batch, rows, columns], readable by the library (see `as_batch`).
     """
@@ -142,9 +151,21 @@ def product_call(
             addend=addend,
             layouts=(first, second, MatrixLayout(False, n, m * n if batch > 1 else 0)),
             allow_tf32=allow_tf32,
+            relu=relu,
             may_split=not allow_tf32 and _is_worth_a_split(batch, m, n, k),
         ),
     )
+
+
+def _may_split(node: GraphNode, index: GraphIndex) -> bool:
+    """Whether a node's product is large enough to be split."""
+    product, shape = product_of(node), node.outputs[0].shape
+    if product is None or len(shape) < 2:
+        return False
+    is_batch = len(index.shape(product.b)) > 2
+    rows = shape[-2] if is_batch else prod(shape[:-1])
+    batch = prod(shape[:-2]) if is_batch else 1
+    return _is_worth_a_split(batch, rows, shape[-1], index.shape(product.a)[-1])
 
 
 def _is_worth_a_split(batch: int, m: int, n: int, k: int) -> bool:

@@ -1,11 +1,12 @@
-// Matrix products of float32 matrices,  D = A B + bias + addend,  the fastest way that has float32's errors:
-// cuBLASLt's float32 product, or tensor cores over split operands (split_product.cuh). Both are measured in
-// init at the program's own sizes; equal products of a program are measured once.
+// Matrix products of float32 matrices,  D = A B + bias + addend  or its ReLU,  the fastest way that has
+// float32's errors: cuBLASLt's float32 product, or tensor cores over split operands (split_product.cuh). Both
+// are measured in init at the program's own sizes; equal products of a program are measured once.
 #ifndef STITCH_CUDA_PRODUCT_CUH_
 #define STITCH_CUDA_PRODUCT_CUH_
 
 #include "stitch/cuda/gemm.cuh"
 
+#include "stitch/cuda/grid.cuh"
 #if !defined(STITCH_ON_HOST)
 #include <utility>
 #include <vector>
@@ -14,6 +15,21 @@
 #endif
 
 namespace stitch::cuda {
+
+// In place; NaN stays, as in torch.
+struct ReluInPlace {
+  float* values;
+
+  __device__ __forceinline__ void operator()(int64_t i) const {
+    if (values[i] < 0.0f) values[i] = 0.0f;
+  }
+};
+
+// The library's epilogue has a ReLU of its own, which turns NaN into 0 in some kernels.
+inline int32_t apply_relu(const GemmOptions& options, float* dense, const Call& call) {
+  const int64_t count = options.batch * options.m * options.n;
+  return each("ReLU of a product", count, ReluInPlace{dense}, call);
+}
 
 #if defined(STITCH_ON_HOST)
 
@@ -24,16 +40,22 @@ struct Products {
 // The same interface over plain loops in double precision.
 class Product {
  public:
-  int32_t init(Products&, const Call&, const GemmOptions& options, const float*, const float* bias) {
+  int32_t init(Products&, const Call&, const GemmOptions& options, const float*, const float* bias,
+               bool relu) {
+    options_ = options;
+    relu_ = relu;
     return gemm_.init(library_, options, bias);
   }
   size_t workspace_bytes() const { return 0; }
   int32_t run(const Call& call, const float* a, const float* b, float* d,
               const float* addend = nullptr) const {
-    return gemm_.run(call, a, b, d, addend);
+    STITCH_TRY(gemm_.run(call, a, b, d, addend));
+    return relu_ ? apply_relu(options_, d, call) : STITCH_OK;
   }
 
  private:
+  GemmOptions options_;
+  bool relu_ = false;
   CublasLt library_;
   Gemm gemm_;
 };
@@ -48,13 +70,14 @@ inline bool operator==(const MatrixLayout& a, const MatrixLayout& b) {
 struct ProductCase {
   GemmOptions options;
   bool has_constant = false;
+  bool relu = false;
 };
 
 inline bool operator==(const ProductCase& left, const ProductCase& right) {
   const GemmOptions &a = left.options, &b = right.options;
   return a.m == b.m && a.n == b.n && a.k == b.k && a.batch == b.batch && a.a == b.a && a.b == b.b &&
          a.d == b.d && a.has_bias == b.has_bias && a.has_addend == b.has_addend &&
-         left.has_constant == right.has_constant;
+         left.has_constant == right.has_constant && left.relu == right.relu;
 }
 
 struct ProductWay {
@@ -77,9 +100,10 @@ class Product {
   Product& operator=(const Product&) = delete;
 
   // `b` is nullptr if it is not constant; a constant is split here, and has to be passed to runs as well.
+  // With a ReLU the result is dense.
   int32_t init(Products& shared, const Call& call, const GemmOptions& options, const float* b,
-               const float* bias) {
-    what_ = {options, b != nullptr};
+               const float* bias, bool relu) {
+    what_ = {options, b != nullptr, relu};
     way_ = {};
     split_.release();
     STITCH_TRY(plain_.init(shared.lt, options, bias));
@@ -89,12 +113,9 @@ class Product {
     ProductWay best;
     STITCH_TRY(choose(call, b, bias, &best));
     shared.chosen.emplace_back(what_, best);
-    if (!best.is_split) {
-      split_.release();
-      return STITCH_OK;
-    }
     way_ = best;
-    return split_.use(call, best.kind);
+    if (!best.is_split) split_.release();
+    return STITCH_OK;
   }
 
   size_t workspace_bytes() const {
@@ -103,13 +124,15 @@ class Product {
 
   int32_t run(const Call& call, const float* a, const float* b, float* d,
               const float* addend = nullptr) const {
-    return way_.is_split ? split_.run(call, a, b, d, addend) : plain_.run(call, a, b, d, addend);
+    if (way_.is_split) return split_.run(call, a, b, d, addend);
+    STITCH_TRY(plain_.run(call, a, b, d, addend));
+    return what_.relu ? apply_relu(what_.options, d, call) : STITCH_OK;
   }
 
  private:
   int32_t adopt(const Call& call, const ProductWay& way, const float* b, const float* bias) {
     if (!way.is_split) return STITCH_OK;
-    const int32_t status = split_.init(call, what_.options, b, bias);
+    const int32_t status = split_.init(call, what_.options, b, bias, what_.relu);
     if (status == STITCH_OUT_OF_MEMORY) return STITCH_OK;  // the library's product needs none
     STITCH_TRY(status);
     way_ = way;
@@ -150,33 +173,23 @@ class Product {
   int32_t choose(const Call& call, const float* b, const float* bias, ProductWay* best) {
     constexpr float kWorthIt = 0.95f;  // of the library's time: what a split product needs of memory
     Trial trial;
-    std::vector<SplitWay::Kind> kinds;
-    STITCH_TRY(SplitProduct::kinds(call, &kinds));
-    if (!reserve(&trial, b) || split_.init(call, what_.options, b, bias) != STITCH_OK) {
-      call.errors->text.clear();
-      return STITCH_OK;
-    }
-    STITCH_TRY(fill(call, trial, b));
-    float shortest_ms = 0.0f;
-    way_.is_split = false;
-    if (!measure(call, &trial, b, &shortest_ms)) return STITCH_OK;
-    shortest_ms *= kWorthIt;
-    for (const SplitWay::Kind kind : kinds) {
-      way_ = {true, kind};
-      float ms = 0.0f;
-      if (split_.use(call, kind) != STITCH_OK || !measure(call, &trial, b, &ms) || ms >= shortest_ms)
-        continue;
-      shortest_ms = ms;
-      *best = way_;
-    }
+    SplitWay::Kind kind = SplitWay::kMma;
+    STITCH_TRY(SplitProduct::best_kind(call, &kind));
     way_ = {};
-    call.errors->text.clear();
+    float plain_ms = 0.0f, split_ms = 0.0f;
+    const bool is_measured =
+        reserve(&trial, b) && split_.init(call, what_.options, b, bias, what_.relu) == STITCH_OK &&
+        split_.use(call, kind) == STITCH_OK && fill(call, trial, b) == STITCH_OK &&
+        measure({}, call, &trial, b, &plain_ms) && measure({true, kind}, call, &trial, b, &split_ms);
+    if (is_measured && split_ms < kWorthIt * plain_ms) *best = {true, kind};
+    call.errors->text.clear();  // of what there was no memory for
     return STITCH_OK;
   }
 
-  // Time of a few runs as they are chosen now; false where there is no memory, or a run fails.
-  bool measure(const Call& call, Trial* trial, const float* b, float* ms) const {
+  // Time of a few runs; false where there is no memory, or a run fails.
+  bool measure(const ProductWay& way, const Call& call, Trial* trial, const float* b, float* ms) {
     constexpr int kMeasured = 3;
+    way_ = way;
     Call inner = call;
     inner.scratch_bytes = workspace_bytes();
     if (!trial->scratch.reserve(inner.scratch_bytes)) return false;

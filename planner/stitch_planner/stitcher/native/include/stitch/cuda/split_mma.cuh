@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kMmaThreads, 1)
     }
   }
   float (&flat)[16][4] = reinterpret_cast<float (&)[16][4]>(total);
-  if (!join_splits<kMmaThreads>(args, blockIdx.x, threadIdx.x, 0, flat)) return;
+  if (!join_splits<kMmaThreads>(args, blockIdx.x, threadIdx.x, flat)) return;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     finish_sums(args, place.image, place.row_tile * kTileRows + warp_row + 16 * i,

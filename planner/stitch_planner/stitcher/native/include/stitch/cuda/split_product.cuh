@@ -1,4 +1,5 @@
-// Matrix products of float32 matrices on tensor cores:  D = A B + bias + addend, with errors of float32.
+// Matrix products of float32 matrices on tensor cores:  D = A B + bias + addend  or its ReLU, with errors of
+// float32.
 //
 // Each operand is a sum of two halves (split.cuh), a product three products of halves, added up in float32.
 // It is float32 by its error, not by its arithmetic: against float64 it is off by as much as a sum of float32
@@ -10,7 +11,6 @@
 #define STITCH_CUDA_SPLIT_PRODUCT_CUH_
 
 #include <algorithm>
-#include <vector>
 
 #include "stitch/cuda/device_memory.cuh"
 #include "stitch/cuda/gemm.cuh"
@@ -28,26 +28,23 @@ inline SplitSource split_source(const float* data, const MatrixLayout& layout, i
   return {data, batch, rows, columns, layout.batch_stride, down, across};
 }
 
-// How a tile's depth is shared out, and by which kernel.
+// By which kernel, and into how many parts of the depth a tile's work is cut.
 struct SplitWay {
-  enum Kind { kMma, kWgmma, kWgmmaApart };  // apart: a tile for each group, not for both
+  enum Kind { kMma, kWgmma };
   Kind kind = kMma;
   int splits = 1;
-
-  // Items that are computed at a time.
-  int slots(int multiprocessors) const { return kind == kWgmmaApart ? 2 * multiprocessors : multiprocessors; }
 };
 
-// Parts for a tile, so that few of the slots idle in the last round. What a part costs besides its chunks is
-// about as much as six of them.
-inline int choose_splits(int64_t tiles, int64_t chunks, int slots) {
+// Parts for a tile, so that few multiprocessors idle in the last round. A part is one multiprocessor's work;
+// what it costs besides its chunks is about as much as six of them.
+inline int choose_splits(int64_t tiles, int64_t chunks, int multiprocessors) {
   constexpr int64_t kOverhead = 6, kFewestChunks = 8;
   constexpr int kMost = 16;
   int best = 1;
   int64_t least = 0;
   for (int splits = 1; splits <= kMost; ++splits) {
     if (splits > 1 && chunks / splits < kFewestChunks) break;
-    const int64_t rounds = ceil_div(tiles * splits, slots);
+    const int64_t rounds = ceil_div(tiles * splits, multiprocessors);
     const int64_t cost = rounds * (ceil_div(chunks, splits) + kOverhead);
     if (splits > 1 && cost >= least) continue;
     best = splits;
@@ -64,10 +61,11 @@ class SplitProduct {
   SplitProduct(const SplitProduct&) = delete;
   SplitProduct& operator=(const SplitProduct&) = delete;
 
-  // Kernels that this GPU has, best guess first.
-  static int32_t kinds(const Call& call, std::vector<SplitWay::Kind>* found) {
+  // The fastest kernel that this GPU has.
+  static int32_t best_kind(const Call& call, SplitWay::Kind* best) {
     DeviceMemory memory;
     int32_t answer = 0;
+    *best = SplitWay::kMma;
     if (!memory.reserve(sizeof answer)) return STITCH_OK;
     has_wgmma<<<1, 1, 0, call.stream>>>(static_cast<int32_t*>(memory.get()));
     STITCH_TRY(call.launched("ask for wgmma"));
@@ -75,18 +73,15 @@ class SplitProduct {
         cudaMemcpyAsync(&answer, memory.get(), sizeof answer, cudaMemcpyDeviceToHost, call.stream),
         "ask for wgmma"));
     STITCH_TRY(call.errors->check(cudaStreamSynchronize(call.stream), "ask for wgmma"));
-    if (answer != 0) {
-      *found = {SplitWay::kWgmma, SplitWay::kWgmmaApart};
-    } else {
-      *found = {SplitWay::kMma};
-    }
+    if (answer != 0) *best = SplitWay::kWgmma;
     return STITCH_OK;
   }
 
   // `b` is nullptr if it is not constant. STITCH_OUT_OF_MEMORY without room for the parts.
-  int32_t init(const Call& call, const GemmOptions& options, const float* b, const float* bias) {
+  int32_t init(const Call& call, const GemmOptions& options, const float* b, const float* bias, bool relu) {
     options_ = options;
     bias_ = bias;
+    relu_ = relu;
     has_constant_ = b != nullptr;
     b_shape_ = {options.b.batch_stride == 0 ? 1 : options.batch, options.n, options.k};
     a_shape_ = {options.batch, options.m, options.k};
@@ -100,10 +95,9 @@ class SplitProduct {
   // Before a run; again for another kernel.
   int32_t use(const Call& call, SplitWay::Kind kind) {
     way_.kind = kind;
-    way_.splits = choose_splits(tiles(), a_shape_.chunks(), way_.slots(call.multiprocessors));
-    if (kind == SplitWay::kMma) return allow_shared(call, split_product_mma, kMmaSharedBytes);
-    return kind == SplitWay::kWgmma ? allow_shared(call, split_product_wgmma<1>, kWgmmaSharedBytes)
-                                    : allow_shared(call, split_product_wgmma<2>, kWgmmaSharedBytes);
+    way_.splits = choose_splits(tiles(), a_shape_.chunks(), call.multiprocessors);
+    return kind == SplitWay::kMma ? allow_shared(call, split_product_mma, kMmaSharedBytes)
+                                  : allow_shared(call, split_product_wgmma, kWgmmaSharedBytes);
   }
 
   // Gives back the memory of a constant's parts.
@@ -134,6 +128,7 @@ class SplitProduct {
     }
     args.bias = options_.has_bias ? bias_ : nullptr;
     args.addend = options_.has_addend ? addend : nullptr;
+    args.relu = relu_;
     args.d = d;
     args.d_batch_stride = options_.d.batch_stride;
     args.d_ld = options_.d.ld != 0 ? options_.d.ld : options_.n;
@@ -173,19 +168,18 @@ class SplitProduct {
     const int64_t items = args.tiles * args.splits;
     if (items > kMostBlocks) return call.errors->fail(STITCH_UNSUPPORTED, "a product is too large");
     const unsigned all = static_cast<unsigned>(items);
-    const unsigned resident = std::min(all, static_cast<unsigned>(call.multiprocessors));
     if (way_.kind == SplitWay::kMma) {
       split_product_mma<<<all, kMmaThreads, kMmaSharedBytes, call.stream>>>(args);
-    } else if (way_.kind == SplitWay::kWgmma) {
-      split_product_wgmma<1><<<resident, kWgmmaThreads, kWgmmaSharedBytes, call.stream>>>(args);
     } else {
-      split_product_wgmma<2><<<resident, kWgmmaThreads, kWgmmaSharedBytes, call.stream>>>(args);
+      const unsigned resident = std::min(all, static_cast<unsigned>(call.multiprocessors));
+      split_product_wgmma<<<resident, kWgmmaThreads, kWgmmaSharedBytes, call.stream>>>(args);
     }
     return call.launched("run a split product");
   }
 
   GemmOptions options_;
   const float* bias_ = nullptr;
+  bool relu_ = false;
   bool has_constant_ = false;
   SplitShape a_shape_, b_shape_;
   DeviceMemory constant_;

@@ -7,12 +7,14 @@
 
 namespace stitch::cuda {
 
-// D = A B + bias + addend, for each matrix of a batch. Operands in both forms: split, and as they were.
+// D = A B + bias + addend, or its ReLU, for each matrix of a batch. Operands in both forms: split, and as
+// they were.
 struct SplitProductArgs {
   SplitTarget a, b;  // b: the columns of B as rows
   SplitSource plain_a, plain_b;
   const float* bias = nullptr;    // [columns]
   const float* addend = nullptr;  // with d's layout
+  bool relu = false;
   float* d = nullptr;
   int64_t d_batch_stride = 0, d_ld = 0;
   bool has_pairs = false;      // two neighbours of d, and of the addend, are aligned to their 8 bytes
@@ -49,6 +51,11 @@ struct SplitPlace {
 
 __device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
 
+// NaN stays, as in torch.
+__device__ __forceinline__ float relu_of(const SplitProductArgs& args, float value) {
+  return args.relu && value < 0.0f ? 0.0f : value;
+}
+
 // Writes one element whatever its exponent is: numbers at the ends of float32's range, and results of rows
 // and columns with an infinity or a NaN, which the original numbers give as float32 does.
 __device__ __noinline__ void put_rare(const SplitProductArgs& args, int64_t image, int64_t row,
@@ -65,7 +72,7 @@ __device__ __noinline__ void put_rare(const SplitProductArgs& args, int64_t imag
   const int64_t place = image * args.d_batch_stride + row * args.d_ld + column;
   if (args.bias != nullptr) value += args.bias[column];
   if (args.addend != nullptr) value += args.addend[place];
-  args.d[place] = value;
+  args.d[place] = relu_of(args, value);
 }
 
 // Two neighbours of a row.
@@ -75,14 +82,14 @@ __device__ __forceinline__ void put_pair(const SplitProductArgs& args, int64_t p
       const float2 more = __ldg(reinterpret_cast<const float2*>(args.addend + place));
       value = make_float2(value.x + more.x, value.y + more.y);
     }
-    *reinterpret_cast<float2*>(args.d + place) = value;
+    *reinterpret_cast<float2*>(args.d + place) = make_float2(relu_of(args, value.x), relu_of(args, value.y));
     return;
   }
   if (args.addend != nullptr) {
     value = make_float2(value.x + __ldg(args.addend + place), value.y + __ldg(args.addend + place + 1));
   }
-  args.d[place] = value.x;
-  args.d[place + 1] = value.y;
+  args.d[place] = relu_of(args, value.x);
+  args.d[place + 1] = relu_of(args, value.y);
 }
 
 // Writes a lane's kCount sums of 16 x 8, in mma's layout (split.cuh).
@@ -124,20 +131,14 @@ __device__ __forceinline__ void finish_sums(const SplitProductArgs& args, int64_
   }
 }
 
-// kThreads threads of a block meet.
-template <int kThreads>
-__device__ __forceinline__ void sync_group(int barrier) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
-}
-
 // Adds up the sums of the blocks that share a tile, in the order of their parts. False in all blocks but the
-// last to arrive, which has the whole sum then. `thread` counts the kThreads threads that
-// hold sums; `barrier` is another one for each group of them.
+// last to arrive, which has the whole sum then. `thread` counts the kThreads threads
+// that hold sums.
 template <int kThreads, int kCount>
 __device__ __forceinline__ bool join_splits(const SplitProductArgs& args, int64_t item, int thread,
-                                            int barrier, float (&sums)[kCount][4]) {
+                                            float (&sums)[kCount][4]) {
   if (args.splits == 1) return true;
-  __shared__ bool last[2];
+  __shared__ bool is_last;
   const int64_t tile = item % args.tiles, split = item / args.tiles;
   constexpr int64_t kElements = int64_t{kThreads} * kCount * 4;
   float4* const all = reinterpret_cast<float4*>(args.partial + tile * args.splits * kElements);
@@ -147,13 +148,13 @@ __device__ __forceinline__ bool join_splits(const SplitProductArgs& args, int64_
     own[i * kThreads] = make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
   }
   __threadfence();
-  sync_group<kThreads>(barrier + 1);
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
   if (thread == 0) {
-    last[barrier] = atomicAdd(args.arrived + tile, 1) == args.splits - 1;
+    is_last = atomicAdd(args.arrived + tile, 1) == args.splits - 1;
     __threadfence();
   }
-  sync_group<kThreads>(barrier + 1);
-  if (!last[barrier]) return false;
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+  if (!is_last) return false;
 #pragma unroll
   for (int i = 0; i < kCount * 4; ++i) sums[i / 4][i % 4] = 0.0f;
 #pragma unroll 1

@@ -1,9 +1,8 @@
 // A split product (split_product.cuh) by wgmma, which GPUs of sm_90 have in code for sm_90a.
 //
-// A block has three groups of four warps: one that asks for tiles, and two that multiply. wgmma adds up in
-// registers of its own; after some of them ordinary additions move those sums to the lasting ones, and
-// meanwhile the other group keeps the tensor cores busy. The two groups either share a tile, 64 rows each, or
-// have tiles of their own: then one multiplies while the other writes what it has.
+// A block has three groups of four warps: one whose first thread asks for tiles, and two that multiply 64
+// rows each. wgmma adds up in registers of its own; after some of them ordinary additions move those sums to
+// the lasting ones, and meanwhile the other group keeps the tensor cores busy.
 #ifndef STITCH_CUDA_SPLIT_WGMMA_CUH_
 #define STITCH_CUDA_SPLIT_WGMMA_CUH_
 
@@ -81,11 +80,9 @@ __device__ __forceinline__ void wgmma_end(float (&sums)[16][4]) {
   keep_in_order(sums);
 }
 
-// Stages of shared memory that are filled and read in turn, each with one chunk of a tile of A and of B.
-// There is a ring for each group if a group has kHalves = 2 halves of a tile, else one for both.
-template <int kHalves>
+// Stages of shared memory that are filled and read in turn, each with one chunk of a tile of A and one of B.
 struct Ring {
-  static constexpr int kStages = 6 / kHalves, kBytes = 2 * kTileBytes;
+  static constexpr int kStages = 6, kBytes = 2 * kTileBytes;
   uint64_t *full, *empty;
   uint32_t begin;
   int stage = 0;
@@ -124,55 +121,37 @@ __device__ __forceinline__ void wgmma_parts(float (&sums)[16][4], const uint32_t
   }
 }
 
-// Adds kChunks chunks to the lasting sums of kHalves halves of a tile, and gives their stages back.
-template <int kChunks, int kHalves>
-__device__ __forceinline__ void multiply_chunks(Ring<kHalves>& ring, int first_half,
-                                                float (&total)[kHalves][16][4]) {
+// Adds kChunks chunks to the lasting sums, and gives their stages back.
+template <int kChunks>
+__device__ __forceinline__ void multiply_chunks(Ring& ring, int group, float (&total)[16][4]) {
   uint32_t stages[kChunks];
   uint64_t* emptied[kChunks];
 #pragma unroll
-  for (int j = 0; j < kChunks; ++j) {
-    stages[j] = ring.wait_full();
-    emptied[j] = &ring.empty[ring.stage];
+  for (int i = 0; i < kChunks; ++i) {
+    stages[i] = ring.wait_full();
+    emptied[i] = &ring.empty[ring.stage];
     ring.next();
   }
   float sums[16][4];
+  wgmma_begin(sums);
+  // What is small first: a sum is cut off at its size, which then is small as well.
+  wgmma_parts<kChunks, false>(sums, stages, group * (kTileBytes / 2), kTileBytes);
+  wgmma_parts<kChunks, true>(sums, stages, group * (kTileBytes / 2), kTileBytes);
+  wgmma_end(sums);
 #pragma unroll
-  for (int i = 0; i < kHalves; ++i) {
-    wgmma_begin(sums);
-    // What is small first: a sum is cut off at its size, which then is small as well.
-    wgmma_parts<kChunks, false>(sums, stages, (first_half + i) * (kTileBytes / 2), kTileBytes);
-    wgmma_parts<kChunks, true>(sums, stages, (first_half + i) * (kTileBytes / 2), kTileBytes);
-    wgmma_end(sums);
+  for (int i = 0; i < 64; ++i) total[i / 4][i % 4] += sums[i / 4][i % 4];
 #pragma unroll
-    for (int k = 0; k < 64; ++k) total[i][k / 4][k % 4] += sums[k / 4][k % 4];
-  }
-#pragma unroll
-  for (int j = 0; j < kChunks; ++j) {
-    if (threadIdx.x % 128 == 0) barrier_arrive(emptied[j]);
+  for (int i = 0; i < kChunks; ++i) {
+    if (threadIdx.x % 128 == 0) barrier_arrive(emptied[i]);
   }
 }
 
-// The items (SplitPlace) of a block, or of one of its groups.
-template <int kHalves>
-struct Items {
-  int64_t first, step;
-
-  __device__ __forceinline__ static Items of(int group) {
-    if constexpr (kHalves == 1) return {blockIdx.x, gridDim.x};
-    return {static_cast<int64_t>(group) * gridDim.x + blockIdx.x, 2 * static_cast<int64_t>(gridDim.x)};
-  }
-};
-
-// Asks for tiles in the order in which they are read; by one thread.
-template <int kHalves>
-__device__ __forceinline__ void load_tiles(const SplitProductArgs& args, Ring<kHalves> ring, char* stages,
-                                           Items<kHalves> items) {
-  constexpr int kBytes = Ring<kHalves>::kBytes;
+// Asks for the tiles that this block multiplies, in the order in which they are read; by one thread.
+__device__ __forceinline__ void load_tiles(const SplitProductArgs& args, Ring ring, char* stages) {
   const SplitShape a_shape{args.plain_a.batch, args.plain_a.rows, args.plain_a.depth};
   const SplitShape b_shape{1, args.plain_b.rows, args.plain_b.depth};
   const int64_t bytes = a_shape.chunks() * kTileBytes;
-  for (int64_t item = items.first; item < args.tiles * args.splits; item += items.step) {
+  for (int64_t item = blockIdx.x; item < args.tiles * args.splits; item += gridDim.x) {
     const SplitPlace place = SplitPlace::of(args, item);
     const char* const a = args.a.tiles + (place.image * a_shape.row_tiles() + place.row_tile) * bytes;
     const int64_t b_image = args.shared_b ? 0 : place.image;
@@ -180,8 +159,8 @@ __device__ __forceinline__ void load_tiles(const SplitProductArgs& args, Ring<kH
     for (int64_t chunk = place.first_chunk; chunk < place.end_chunk; ++chunk) {
       barrier_wait(&ring.empty[ring.stage], ring.parity ^ 1);
       uint64_t* const full = &ring.full[ring.stage];
-      char* const stage = stages + ring.stage * kBytes;
-      barrier_expect(full, kBytes);
+      char* const stage = stages + ring.stage * Ring::kBytes;
+      barrier_expect(full, Ring::kBytes);
       copy_in(stage, a + chunk * kTileBytes, kTileBytes, full);
       copy_in(stage + kTileBytes, b + chunk * kTileBytes, kTileBytes, full);
       ring.next();
@@ -189,64 +168,49 @@ __device__ __forceinline__ void load_tiles(const SplitProductArgs& args, Ring<kH
   }
 }
 
-// Multiplies and writes the tiles; by one group, or both with the same items.
-template <int kHalves>
-__device__ __forceinline__ void multiply_tiles(const SplitProductArgs& args, Ring<kHalves> ring, int group,
-                                               Items<kHalves> items) {
-  constexpr int kChunksPerSum = kHalves == 1 ? 2 : 1;
-  const int first_half = kHalves == 1 ? group : 0;
-  const int thread = threadIdx.x % 128 + first_half * 128;
-  for (int64_t item = items.first; item < args.tiles * args.splits; item += items.step) {
+// Multiplies and writes this block's tiles; `thread` counts the 256 that do.
+__device__ __forceinline__ void multiply_tiles(const SplitProductArgs& args, Ring ring, int thread) {
+  constexpr int kChunksPerSum = 2;
+  const int group = thread / 128;
+  for (int64_t item = blockIdx.x; item < args.tiles * args.splits; item += gridDim.x) {
     const SplitPlace place = SplitPlace::of(args, item);
-    float total[kHalves][16][4] = {};
+    float total[16][4] = {};
     int64_t chunk = place.first_chunk;
     for (; chunk + kChunksPerSum <= place.end_chunk; chunk += kChunksPerSum) {
-      multiply_chunks<kChunksPerSum>(ring, first_half, total);
+      multiply_chunks<kChunksPerSum>(ring, group, total);
     }
-    for (; chunk < place.end_chunk; ++chunk) multiply_chunks<1>(ring, first_half, total);
-    float (&flat)[kHalves * 16][4] = reinterpret_cast<float (&)[kHalves * 16][4]>(total);
-    if (!join_splits<256 / kHalves>(args, item, thread, kHalves == 1 ? 0 : group, flat)) continue;
-#pragma unroll
-    for (int i = 0; i < kHalves; ++i) {
-      const int64_t row = place.row_tile * kTileRows + (first_half + i) * 64 + threadIdx.x % 128 / 32 * 16;
-      finish_sums(args, place.image, row, place.column_tile * kTileRows, total[i]);
-    }
+    for (; chunk < place.end_chunk; ++chunk) multiply_chunks<1>(ring, group, total);
+    if (!join_splits<256>(args, item, thread, total)) continue;
+    const int64_t row = place.row_tile * kTileRows + group * 64 + thread % 128 / 32 * 16;
+    finish_sums(args, place.image, row, place.column_tile * kTileRows, total);
   }
 }
 
 #endif  // STITCH_WGMMA
 
-// Any number of blocks. kHalves: of a tile that a group multiplies, 1 or 2.
-template <int kHalves>
+// Any number of blocks, each for several tiles: while one is written, the next is loaded.
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     split_product_wgmma(const __grid_constant__ SplitProductArgs args) {
 #if defined(STITCH_WGMMA)
-  constexpr int kStages = Ring<kHalves>::kStages;
   extern __shared__ char unaligned[];
-  __shared__ uint64_t full[kHalves][kStages], empty[kHalves][kStages];
+  __shared__ uint64_t full[Ring::kStages], empty[Ring::kStages];
   const uint32_t address = shared_address(unaligned), begin = (address + 1023) / 1024 * 1024;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kHalves * kStages; ++i) {
-      barrier_init(&full[i / kStages][i % kStages], 1);
-      barrier_init(&empty[i / kStages][i % kStages], kHalves == 1 ? 2 : 1);
+    for (int i = 0; i < Ring::kStages; ++i) {
+      barrier_init(&full[i], 1);
+      barrier_init(&empty[i], 2);
     }
     barrier_init_fence();
     async_fence();
   }
   __syncthreads();
-  // Of the first group, which asks for tiles, the first warp serves the first of the others.
-  const int group = threadIdx.x < 128 ? threadIdx.x / 32 : threadIdx.x / 128 - 1;
-  const int own = kHalves == 1 ? 0 : group % 2;
-  const uint32_t offset = own * kStages * Ring<kHalves>::kBytes;
-  const Ring<kHalves> ring{full[own], empty[own], begin + offset};
+  const Ring ring{full, empty, begin};
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x % 32 == 0 && group < kHalves) {
-      load_tiles(args, ring, unaligned + (begin - address) + offset, Items<kHalves>::of(group));
-    }
+    if (threadIdx.x == 0) load_tiles(args, ring, unaligned + (begin - address));
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    multiply_tiles(args, ring, group, Items<kHalves>::of(group));
+    multiply_tiles(args, ring, threadIdx.x - 128);
   }
 #endif
 }
