@@ -17,6 +17,7 @@ Answer = Mapping[str, Any]
 Send = Callable[[str, dict[str, Any]], Awaitable[Answer]]
 """Calls a tool, waits for its job, and gives the structured answer."""
 MOST_ROUNDS = 4
+_MOST_RETRIES = 3
 
 _FINDING = re.compile(r"^\d+\. (?P<rule>\w+).* Gain (?P<gain>[\d.]+)x \((?P<low>[\d.]+) to (?P<high>[\d.]+)")
 _PROGRAM_TIME = re.compile(r"^program: (?P<us>[\d.]+) us")
@@ -138,13 +139,23 @@ async def rounds(
             return result
         chosen = None
         for level in ("system", "both") if target.startswith("cuda") else ("system",):
-            made.answers["profile"] = await send("profile_program", {**program, "level": level})
+            made.answers["profile"] = await profiled(send, {**program, "level": level})
             chosen = choose(made.answers["profile"].get("findings", ()), edits, source)
             if chosen is not None:
                 break
         if chosen is None:
             return result
         made.finding, made.edit, source = chosen
+
+
+async def profiled(send: Send, arguments: dict[str, Any]) -> Answer:
+    """The profile, asked for again where something else had the device."""
+    answer = await send("profile_program", arguments)
+    for _ in range(_MOST_RETRIES):
+        if answer.get("outcome") != "profiler_busy":
+            break
+        answer = await send("profile_program", {**arguments, "rerun": True})
+    return answer
 
 
 def waiting(call: Callable[[str, dict[str, Any]], Awaitable[Answer]]) -> Send:

@@ -156,8 +156,8 @@ RULES = (
         name="math_calls",
         target="cpu",
         look=cpu_rules.math_calls,
-        action="compute the function for a whole vector at once (a polynomial, or the vector math library), and "
-        "share the elements out among threads",
+        action="compute the function for a whole vector at once (a polynomial, or the vector math library), "
+        "and share the elements out among threads",
         doc_query="vectorized math functions exp tanh polynomial OpenMP simd",
         bound_by="compute",
     ),
