@@ -17,13 +17,14 @@ Answer = Mapping[str, Any]
 Send = Callable[[str, dict[str, Any]], Awaitable[Answer]]
 """Calls a tool, waits for its job, and gives the structured answer."""
 MOST_ROUNDS = 4
+_MOST_RETRIES = 3
 
 _FINDING = re.compile(r"^\d+\. (?P<rule>\w+).* Gain (?P<gain>[\d.]+)x \((?P<low>[\d.]+) to (?P<high>[\d.]+)")
 _PROGRAM_TIME = re.compile(r"^program: (?P<us>[\d.]+) us")
 
 
 @dataclass(frozen=True)
-class Edit:
+class PreparedChange:
     """A change of the source that a finding asks for."""
 
     rules: tuple[str, ...]
@@ -42,7 +43,7 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Finding:
+class AdvisedFinding:
     """A line of `findings` with its predicted gain: the speed-up of the whole."""
 
     line: str
@@ -53,22 +54,22 @@ class Finding:
 
 
 @dataclass
-class Round:
+class ProfiledRound:
     """One version of the program, how fast it is, and what its profile led to."""
 
     program_id: str
     latency_us: float
     answers: dict[str, Answer] = field(default_factory=dict[str, Answer])
     """The answers of check, bench and profile."""
-    finding: Finding | None = None
-    edit: Edit | None = None
+    finding: AdvisedFinding | None = None
+    edit: PreparedChange | None = None
 
 
-def read_edits(path: Path) -> tuple[Edit, ...]:
+def read_edits(path: Path) -> tuple[PreparedChange, ...]:
     """The prepared changes of a file, in order."""
     rows = tomllib.loads(path.read_text(encoding="utf-8"))["edit"]
     return tuple(
-        Edit(
+        PreparedChange(
             tuple(row["rules"]),
             row["why"],
             tuple((old, new) for old, new in row["replace"]),
@@ -78,7 +79,7 @@ def read_edits(path: Path) -> tuple[Edit, ...]:
     )
 
 
-def parse_finding(line: str) -> Finding:
+def parse_finding(line: str) -> AdvisedFinding:
     """Rule and gain of one finding.
 
     Raises:
@@ -87,10 +88,14 @@ def parse_finding(line: str) -> Finding:
     match = _FINDING.match(line)
     if match is None:
         raise ValueError(f"no finding: {line[:200]}")
-    return Finding(line, match["rule"], float(match["gain"]), float(match["low"]), float(match["high"]))
+    return AdvisedFinding(
+        line, match["rule"], float(match["gain"]), float(match["low"]), float(match["high"])
+    )
 
 
-def choose(findings: Sequence[str], edits: Sequence[Edit], source: str) -> tuple[Finding, Edit, str] | None:
+def choose(
+    findings: Sequence[str], edits: Sequence[PreparedChange], source: str
+) -> tuple[AdvisedFinding, PreparedChange, str] | None:
     """The best finding that a prepared change answers, the change, and the new source."""
     for finding in map(parse_finding, findings):
         for edit in edits:
@@ -115,8 +120,14 @@ def latency_us(bench: Answer) -> float:
 
 
 async def rounds(
-    send: Send, source: str, main: str, edits: Sequence[Edit], target: str, *, limit_s: float = 900.0
-) -> list[Round]:
+    send: Send,
+    source: str,
+    main: str,
+    edits: Sequence[PreparedChange],
+    target: str,
+    *,
+    limit_s: float = 900.0,
+) -> list[ProfiledRound]:
     """Check, time and profile the program, make the change that pays most, and so on.
 
     The first entry is the slow program, each further one a round: at most `MOST_ROUNDS`, and none is begun
@@ -125,26 +136,36 @@ async def rounds(
     end = time.monotonic() + limit_s
     opened = await send("analyze_reference", {"reference": "model.py", "target": target})
     place = {"run_id": opened["run_id"]}
-    result: list[Round] = []
+    result: list[ProfiledRound] = []
     while True:
         checked = await send("check_program", {**place, "files": {main: source}})
         if checked.get("verdict") != "accepted":
             raise ValueError(f"the program is not accepted: {checked.get('message')}")
         program = {**place, "program": checked["program_id"]}
         timed = await send("benchmark_program", program)
-        made = Round(checked["program_id"], latency_us(timed), {"check": checked, "bench": timed})
+        made = ProfiledRound(checked["program_id"], latency_us(timed), {"check": checked, "bench": timed})
         result.append(made)
         if len(result) > MOST_ROUNDS or time.monotonic() > end:
             return result
         chosen = None
         for level in ("system", "both") if target.startswith("cuda") else ("system",):
-            made.answers["profile"] = await send("profile_program", {**program, "level": level})
+            made.answers["profile"] = await profiled(send, {**program, "level": level})
             chosen = choose(made.answers["profile"].get("findings", ()), edits, source)
             if chosen is not None:
                 break
         if chosen is None:
             return result
         made.finding, made.edit, source = chosen
+
+
+async def profiled(send: Send, arguments: dict[str, Any]) -> Answer:
+    """The profile, asked for again where something else had the device."""
+    answer = await send("profile_program", arguments)
+    for _ in range(_MOST_RETRIES):
+        if answer.get("outcome") != "profiler_busy":
+            break
+        answer = await send("profile_program", {**arguments, "rerun": True})
+    return answer
 
 
 def waiting(call: Callable[[str, dict[str, Any]], Awaitable[Answer]]) -> Send:

@@ -8,7 +8,14 @@ import pytest
 
 from stitch_tools.models.profile import Bottleneck, GainRange, Quantity
 from stitch_tools.profile.profile_text import bottleneck_line
-from tests.mcp.server.profiled_rounds import MOST_ROUNDS, Edit, choose, parse_finding, read_edits, rounds
+from tests.mcp.server.profiled_rounds import (
+    MOST_ROUNDS,
+    PreparedChange,
+    choose,
+    parse_finding,
+    read_edits,
+    rounds,
+)
 
 pytestmark = pytest.mark.anyio
 EXAMPLE = Path(__file__).parents[3] / "examples" / "slow_scan"
@@ -49,8 +56,8 @@ def test_a_finding_is_read_from_the_line_that_the_server_writes() -> None:
 
 def test_the_first_finding_with_a_change_is_taken() -> None:
     edits = (
-        Edit(("kernel_problem",), "tile it", (("slow();", "fast();"),), mentions="project"),
-        Edit(("sync_in_loop",), "no wait", (("wait();", ""),)),
+        PreparedChange(("kernel_problem",), "tile it", (("slow();", "fast();"),), mentions="project"),
+        PreparedChange(("sync_in_loop",), "no wait", (("wait();", ""),)),
     )
     findings = [finding("host_bound"), finding("kernel_problem", "advance: x"), finding("sync_in_loop")]
     chosen = choose(findings, edits, "slow(); wait();")
@@ -62,8 +69,8 @@ def test_the_first_finding_with_a_change_is_taken() -> None:
 
 async def test_rounds_follow_the_findings_until_none_has_a_change() -> None:
     edits = (
-        Edit(("sync_in_loop",), "no wait", (("wait();", ""),)),
-        Edit(("kernel_problem",), "tile it", (("slow();", "fast();"),)),
+        PreparedChange(("sync_in_loop",), "no wait", (("wait();", ""),)),
+        PreparedChange(("kernel_problem",), "tile it", (("slow();", "fast();"),)),
     )
     sent: list[tuple[str, Any]] = []
     times = {"slow(); wait();": 400.0, "slow(); ": 200.0, "fast(); ": 50.0}
