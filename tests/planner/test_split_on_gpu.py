@@ -75,7 +75,7 @@ def stored(rows: int, columns: int, ld: int | None, batch: int, draw: Draw) -> t
     return memory[..., :columns]
 
 
-class Case:
+class SplitCase:
     """Operands of a product, and its result in float64."""
 
     def __init__(self, layouts: Layouts, draw: Draw) -> None:
@@ -118,7 +118,7 @@ def errors(found: torch.Tensor, exact: torch.Tensor) -> tuple[float, float]:
 def test_errors_are_those_of_float32(harness: ctypes.CDLL, draw: Draw, constant: bool) -> None:
     torch.manual_seed(0)
     for layouts in SHAPES:
-        case = Case(layouts, draw)
+        case = SplitCase(layouts, draw)
         exact = case.exact()
         product = SplitProduct(harness, layouts, constant=case.b if constant else None)
         plain = errors(case.run(product, "cublas"), exact)
@@ -133,7 +133,7 @@ def test_errors_are_those_of_float32(harness: ctypes.CDLL, draw: Draw, constant:
 @pytest.mark.parametrize("layouts", [SHAPES[4], SHAPES[8], SHAPES[10], SHAPES[12]])
 def test_bias_and_addend_are_added(harness: ctypes.CDLL, layouts: Layouts) -> None:
     torch.manual_seed(0)
-    case = Case(layouts, signed)
+    case = SplitCase(layouts, signed)
     exact = case.exact() + case.bias.double() + case.addend.double()
     product = SplitProduct(harness, layouts, constant=case.b, bias=case.bias, has_addend=True)
     for name in product.kinds():
@@ -144,7 +144,7 @@ def test_bias_and_addend_are_added(harness: ctypes.CDLL, layouts: Layouts) -> No
 def test_a_relu_keeps_nan(harness: ctypes.CDLL) -> None:
     torch.manual_seed(0)
     layouts = Layouts(130, 140, 70)
-    case = Case(layouts, signed)
+    case = SplitCase(layouts, signed)
     case.a[0, 3, 5] = float("nan")
     exact = case.exact().relu()
     product = SplitProduct(harness, layouts, constant=case.b, relu=True)
@@ -158,7 +158,7 @@ def test_a_relu_keeps_nan(harness: ctypes.CDLL) -> None:
 def test_infinities_and_nan_come_out_as_in_float32(harness: ctypes.CDLL) -> None:
     torch.manual_seed(0)
     layouts = Layouts(130, 140, 70)
-    case = Case(layouts, signed)
+    case = SplitCase(layouts, signed)
     infinity, nan = float("inf"), float("nan")
     case.a[0, 3, 5], case.a[0, 7, 9], case.a[0, 129, 0] = infinity, nan, -infinity
     case.a[0, 20, 1], case.a[0, 20, 2] = infinity, -infinity
@@ -180,7 +180,7 @@ def test_infinities_and_nan_come_out_as_in_float32(harness: ctypes.CDLL) -> None
 def test_sizes_at_the_ends_of_float32_are_kept(harness: ctypes.CDLL, a_size: float, b_size: float) -> None:
     torch.manual_seed(0)
     layouts = Layouts(64, 96, 256)
-    case = Case(layouts, positive)
+    case = SplitCase(layouts, positive)
     case.a.mul_(a_size)
     case.b.mul_(b_size)
     exact = case.exact()
@@ -193,7 +193,7 @@ def test_sizes_at_the_ends_of_float32_are_kept(harness: ctypes.CDLL, a_size: flo
 
 def test_what_is_too_large_for_float32_is_infinite(harness: ctypes.CDLL) -> None:
     layouts = Layouts(16, 16, 64)
-    case = Case(layouts, positive)
+    case = SplitCase(layouts, positive)
     case.a.add_(1).mul_(1e30)
     case.b.add_(1).mul_(1e20)
     product = SplitProduct(harness, layouts, constant=case.b)
@@ -205,7 +205,7 @@ def test_what_is_too_large_for_float32_is_infinite(harness: ctypes.CDLL) -> None
 def test_equal_inputs_give_equal_bits(harness: ctypes.CDLL) -> None:
     torch.manual_seed(0)
     layouts = Layouts(128, 512, 16384)
-    case = Case(layouts, signed)
+    case = SplitCase(layouts, signed)
     product = SplitProduct(harness, layouts, constant=case.b)
     for name in product.kinds():
         assert torch.equal(case.run(product, name), case.run(product, name)), name
