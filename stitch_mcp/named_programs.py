@@ -39,7 +39,7 @@ def read_program(
         return _from_certificate(path, store)
     if path.is_file():
         return program_of_files({path.name: _read(path)}, store, target=target, main=main or path.name)
-    files = _folder_files(path)
+    files = folder_files(path)
     return program_of_files(files, store, target=target, main=main, where=str(path), native=native)
 
 
@@ -80,7 +80,7 @@ def _from_certificate(path: Path, store: Store) -> Program:
     return program
 
 
-def _folder_files(folder: Path) -> dict[str, bytes]:
+def folder_files(folder: Path) -> dict[str, bytes]:
     """All files below `folder`, hidden ones and caches left out."""
     if not folder.is_dir():
         raise UsageError(

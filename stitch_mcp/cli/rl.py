@@ -12,6 +12,8 @@ RL_COMMANDS = {
     "split": "Split samples by problem family, with a leakage report.",
     "export": "Write samples for TRL or verl, or for supervised fine-tuning.",
     "sizing": "Compute memory, rollouts and GPU-hours of a training run.",
+    "reward": "Compute the reward of a submission, show presets, look for hacks, export tasks.",
+    "serve": "Serve rewards over HTTP: POST /verify.",
 }
 """Name and one-line help. `stitch_mcp.cli.rl_NAME` holds the click command `command`."""
 

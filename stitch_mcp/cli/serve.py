@@ -30,7 +30,9 @@ from stitch_mcp.config import Settings
 )
 @click.option("--read-only", is_flag=True, help="Offer only tools that neither build nor run anything.")
 @click.option(
-    "--toolsets", metavar="NAMES", help="Offer only these sets of tools: steps, solve (default: both)."
+    "--toolsets",
+    metavar="NAMES",
+    help="Offer only these sets of tools: steps, solve, rl (default: steps and solve).",
 )
 @click.option("--confirm", metavar="POLICY", help="Before steps without isolation: ask, allow or deny.")
 @click.option(

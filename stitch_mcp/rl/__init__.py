@@ -1,1 +1,1 @@
-"""Reinforcement learning with the judge as the reward: rewards, data, training, and where programs are judged."""
+"""Reinforcement learning with the judge as the reward: rewards, data, training, and backends."""

@@ -63,7 +63,7 @@ def build_http(server_context: ServerContext, options: HttpOptions) -> ASGIApp:
         raise UsageError(
             "a server over HTTP needs a token", hint="set STITCH_MCP_TOKEN to 16 characters or more"
         )
-    names = _names(options)
+    names = host_names(options)
     security = TransportSecuritySettings(
         # A page in the user's browser could otherwise reach a server on localhost under a name of its own.
         enable_dns_rebinding_protection=True,
@@ -78,7 +78,7 @@ def build_http(server_context: ServerContext, options: HttpOptions) -> ASGIApp:
     app: Starlette = build_server(server_context).streamable_http_app(
         transport_security=security, host=options.host, max_request_body_size=MAX_REQUEST_BYTES
     )
-    return _Guard(app, options.token)
+    return TokenGuard(app, options.token)
 
 
 def serve_http(server_context: ServerContext, options: HttpOptions, listening: Callable[[str], None]) -> None:
@@ -93,7 +93,24 @@ def serve_http(server_context: ServerContext, options: HttpOptions, listening: C
         UsageError: there is no token, too short a one, or no such host here.
         EnvironmentMissingError: the port cannot be had.
     """
-    app = build_http(server_context, options)
+    serve_app(build_http(server_context, options), options, listening)
+
+
+def serve_app(
+    app: ASGIApp, options: HttpOptions, listening: Callable[[str], None], *, path: str = "/mcp"
+) -> None:
+    """Serve an application until SIGTERM or Ctrl-C.
+
+    Args:
+        app: checks its callers itself.
+        options: where.
+        listening: called with the address of `path` as soon as the application answers there.
+        path: what clients ask for.
+
+    Raises:
+        UsageError: there is no such host here.
+        EnvironmentMissingError: the port cannot be had.
+    """
     # Bound before uvicorn starts, so that an occupied port is our message and not its log line.
     sockets = listen_at(options.host, options.port)
     config = uvicorn.Config(
@@ -109,7 +126,7 @@ def serve_http(server_context: ServerContext, options: HttpOptions, listening: C
     # When all is closed uvicorn raises the signal that ended it once more: that is no failure.
     before = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        _Server(config, lambda: listening(url_of(options.host, sockets))).run(sockets)
+        _Server(config, lambda: listening(url_of(options.host, sockets, path))).run(sockets)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -119,7 +136,7 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
     """A signal that was obeyed already."""
 
 
-def _names(options: HttpOptions) -> Sequence[str]:
+def host_names(options: HttpOptions) -> Sequence[str]:
     """Host names that mean this server."""
     local = ("127.0.0.1", "localhost", "[::1]")
     try:
@@ -173,14 +190,16 @@ class _Punctual(H11Protocol):
             self._look_later()
 
 
-class _Guard:
+class TokenGuard:
     """Turns away what carries no token, before anything of it is read."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
+        """Guards `app` with `token`."""
         self._app = app
         self._expected = token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request with the token on, and refuse any other."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return

@@ -40,10 +40,10 @@ def listen_at(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def url_of(host: str, sockets: list[socket.socket]) -> str:
+def url_of(host: str, sockets: list[socket.socket], path: str = "/mcp") -> str:
     """Where clients find the server that listens there."""
     shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return f"http://{shown}:{sockets[0].getsockname()[1]}/mcp"
+    return f"http://{shown}:{sockets[0].getsockname()[1]}{path}"
 
 
 def _addresses(host: str, port: int) -> Sequence[tuple[int, tuple[Any, ...]]]:

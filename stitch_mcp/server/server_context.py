@@ -18,9 +18,11 @@ from stitch_tools.errors import EnvironmentMissingError, UsageError
 from stitch_tools.models.verdict import SandboxLevel
 
 MAX_INLINE_BYTES = 1 << 20
-Toolset = Literal["steps", "solve", "read"]
-"""`steps`: one instrument a call; `solve`: the whole way; `read`: looking and waiting."""
+Toolset = Literal["steps", "solve", "read", "rl"]
+"""`steps`: one instrument a call; `solve`: the whole way; `read`: looking and waiting; `rl`: rewards."""
 TOOLSETS: tuple[Toolset, ...] = get_args(Toolset)
+DEFAULT_TOOLSETS: tuple[Toolset, ...] = ("steps", "solve", "read")
+"""What is offered unasked: every tool of the list costs an agent tokens, and few agents train a policy."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class ServerContext:
     """Keep a process ready for the next job."""
     read_only: bool = False
     """Offer only what builds, runs and writes nothing but notes about itself."""
-    toolsets: tuple[Toolset, ...] = TOOLSETS
+    toolsets: tuple[Toolset, ...] = DEFAULT_TOOLSETS
     level: SandboxLevel | None = None
     """Isolation of this machine; None: as a probe finds it."""
     agreed: set[str] = field(default_factory=set[str])
@@ -126,7 +128,7 @@ def open_server_context(
     keep_jobs: bool = False,
     prepare_jobs: bool = False,
     read_only: bool = False,
-    toolsets: tuple[Toolset, ...] = TOOLSETS,
+    toolsets: tuple[Toolset, ...] = DEFAULT_TOOLSETS,
 ) -> ServerContext:
     """The context of a server with these settings.
 
@@ -167,13 +169,13 @@ def _links(folder: Path, depth: int = 1) -> Generator[Path]:
 
 
 def parse_toolsets(text: str | None) -> tuple[Toolset, ...]:
-    """The toolsets of a comma-separated list; None means all.
+    """The toolsets of a comma-separated list; None means the default ones.
 
     Raises:
         UsageError: one of them is unknown.
     """
     if text is None:
-        return TOOLSETS
+        return DEFAULT_TOOLSETS
     names = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in TOOLSETS]
     if unknown or not names:

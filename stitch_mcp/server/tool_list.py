@@ -20,6 +20,7 @@ TOOLS = (
     "solve",
     "next_prompt",
     "submit_answer",
+    "reward_program",
     "get_job",
     "cancel_job",
     "get_artifact",

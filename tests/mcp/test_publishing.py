@@ -14,7 +14,8 @@ import jsonschema
 import pytest
 
 from stitch_mcp import __version__
-from stitch_mcp.server.tool_list import TOOLS
+from stitch_mcp.server.server_context import DEFAULT_TOOLSETS
+from stitch_mcp.server.tool_list import TOOLS, find_tool
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "tests" / "data" / "schemas"
@@ -52,7 +53,8 @@ def test_the_manifest_of_the_bundle_fits_its_schema_and_names_every_tool(script:
     jsonschema.Draft7Validator(schema("mcpb-manifest-0.4.schema.json")).validate(manifest)
     assert manifest["manifest_version"] == "0.4"
     assert manifest["server"]["type"] == "uv"
-    assert [tool["name"] for tool in manifest["tools"]] == list(TOOLS)
+    unasked = [name for name in TOOLS if find_tool(name).toolset in DEFAULT_TOOLSETS]
+    assert [tool["name"] for tool in manifest["tools"]] == unasked
     assert re.fullmatch(r"\d+\.\d+\.\d+(-[\w.]+)?", manifest["version"])
     asked = set(re.findall(r"\$\{user_config\.(\w+)\}", json.dumps(manifest["server"])))
     assert asked == set(manifest["user_config"])

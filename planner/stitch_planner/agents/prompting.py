@@ -23,6 +23,8 @@ PROMPTS = (
     "planner_system",
     "plan",
     "plan_again",
+    "rubric_system",
+    "rubric",
 )
 _TICKS = re.compile(r"`{3,}")
 

@@ -97,7 +97,10 @@ def test_every_tool_is_a_module_of_its_name_with_one_way_to_answer() -> None:
 
 def test_read_only_and_toolsets_leave_tools_out(tmp_path: Path) -> None:
     settings = {"workspace": tmp_path}
-    assert offered(open_server_context(settings)) == list(TOOLS)
+    everything = parse_toolsets("steps,solve,read,rl")
+    assert offered(open_server_context(settings, toolsets=everything)) == list(TOOLS)
+    unasked = offered(open_server_context(settings))
+    assert list(unasked) == [name for name in TOOLS if name != "reward_program"]
     looking = [
         "inspect_environment",
         "search_docs",

@@ -1,0 +1,91 @@
+"""`stitch-mcp rl serve`."""
+
+import os
+from typing import Unpack
+
+import click
+
+from stitch_mcp.cli.options import accept_option, session_options
+from stitch_mcp.config import Settings
+
+
+@click.command("serve")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", default=8322, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on."
+)
+@click.option("--allow-host", multiple=True, metavar="NAME", help="Additional host name of this server.")
+@click.option(
+    "--slots",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 256),
+    help="Submissions judged side by side; one more is refused with 429. Timing takes turns on each device.",
+)
+@click.option("--full", is_flag=True, help="Full rounds and all modes of torch.compile, not the quick bench.")
+@click.option(
+    "--rubric-model",
+    default="",
+    metavar="NAME",
+    help="Model that grades by the rubric, too: a [models.NAME] table of your settings, or its own name.",
+)
+@click.option("--sanitize", is_flag=True, help="Also look for memory errors and races (20 to 60 s more).")
+@click.option("--allow-relaxed", is_flag=True, help="Let requests loosen a contract.")
+@click.option(
+    "--submission-limit-s",
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Begin no further draw or round of one submission after this time.",
+)
+@accept_option
+@session_options
+def command(
+    host: str,
+    port: int,
+    allow_host: tuple[str, ...],
+    slots: int,
+    full: bool,
+    rubric_model: str,
+    sanitize: bool,
+    allow_relaxed: bool,
+    submission_limit_s: float,
+    **given: Unpack[Settings],
+) -> int:
+    """Serve rewards over HTTP: POST /verify, GET /presets, GET /health.
+
+    Requests must carry the token of STITCH_RL_TOKEN; without that variable a token is made and printed once.
+    References come with the request, or lie in the workspace.
+    """
+    from stitch_mcp.config import configure
+    from stitch_mcp.rl.reward.facts import RewardPolicy
+    from stitch_mcp.rl.reward.judge_pool import JudgePool
+    from stitch_mcp.rl.reward.judging import JudgeOptions
+    from stitch_mcp.rl.reward.service import TOKEN_VARIABLE, VerifyService, build_service
+    from stitch_mcp.server.http import HttpOptions, new_token, serve_app
+
+    config = configure(given)
+    options = JudgeOptions(
+        policy=RewardPolicy(accept=config.policy),
+        quick=not full,
+        sanitize=sanitize,
+        rubric_model=rubric_model,
+        submission_limit_s=submission_limit_s,
+    )
+    # A judge's process needs no token.
+    token = os.environ.pop(TOKEN_VARIABLE, "")
+    made = "" if token else new_token()
+    pool = JudgePool({**given, "workspace": str(config.workspace)}, options, slots=slots)
+    service = VerifyService(pool, config.workspace, allow_relaxed=allow_relaxed)
+    http = HttpOptions(host, port, token or made, allow_host)
+
+    def say(url: str) -> None:
+        if made:
+            click.echo(f"token ({TOKEN_VARIABLE}): {made}", err=True)
+        click.echo(f"serving rewards of {config.workspace} at {url}", err=True)
+
+    try:
+        serve_app(build_service(service, http), http, say, path="/verify")
+    finally:
+        pool.close()
+    return 0

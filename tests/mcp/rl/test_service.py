@@ -1,0 +1,130 @@
+"""The service answers with the judge's reward, refuses what is too much, and asks for a token."""
+
+import json
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from stitch_mcp.rl.reward.judge_pool import JudgeBusyError, JudgeFailure, JudgePool
+from stitch_mcp.rl.reward.judging import JudgedSubmission
+from stitch_mcp.rl.reward.service import MAX_BODY_BYTES, VerifyService, build_service
+from stitch_mcp.rl.reward.verification import VerifyAnswer, VerifyRequest, verify_judged
+from stitch_mcp.server.http import HttpOptions
+from stitch_tools.errors import UsageError
+from tests.mcp.rl.evidence import make_evidence
+
+TOKEN = "a token of this test"
+ASKED = {
+    "submission": {"text": "```cpp\nint x;\n```"},
+    "task": {"files": {"model.py": "..."}},
+    "preset": "kevin",
+}
+
+
+class AnsweringPool(JudgePool):
+    """Answers at once with what it was given, as long as it has a free slot."""
+
+    def __init__(self, answer: JudgeFailure | JudgedSubmission, *, free: bool = True) -> None:
+        super().__init__({}, slots=2)
+        self.answer, self.free = answer, free
+        self.asked: list[VerifyRequest] = []
+
+    def submit(self, request: VerifyRequest) -> "Future[VerifyAnswer | JudgeFailure]":
+        if not self.free:
+            raise JudgeBusyError(12.3)
+        self.asked.append(request)
+        future = Future[VerifyAnswer | JudgeFailure]()
+        answer = self.answer
+        if isinstance(answer, JudgedSubmission):
+            answer = verify_judged(answer, request.preset)
+        future.set_result(answer)
+        return future
+
+
+JUDGED = JudgedSubmission(evidence=make_evidence(2.0, 2.0), task_id="t", program_id="p", certificate_id="c")
+
+
+def client(pool: JudgePool, root: Path, *, token: str | None = TOKEN, host: str = "localhost") -> TestClient:
+    app = build_service(VerifyService(pool, root), HttpOptions(token=TOKEN))
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return TestClient(app, base_url=f"http://{host}", headers=headers)
+
+
+@pytest.fixture
+def pool() -> AnsweringPool:
+    return AnsweringPool(JUDGED)
+
+
+def test_a_submission_is_answered_with_reward_parts_and_certificate(
+    pool: AnsweringPool, tmp_path: Path
+) -> None:
+    answer = client(pool, tmp_path).post("/verify", json=ASKED)
+    assert answer.status_code == 200
+    body = answer.json()
+    assert body["reward"]["total"] == pytest.approx(2.3)
+    assert [row["name"] for row in body["reward"]["parts"]] == ["correct", "speedup"]
+    assert (body["certificate_id"], body["program_id"], body["status"]) == ("c", "p", "accepted")
+    assert pool.asked[0].task.files == {"model.py": "..."}
+
+
+def test_a_busy_service_says_when_to_ask_again(tmp_path: Path) -> None:
+    answer = client(AnsweringPool(JUDGED, free=False), tmp_path).post("/verify", json=ASKED)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "13")
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("task", 400), ("usage", 400), ("environment", 503), ("locked", 503)]
+)
+def test_a_fault_of_the_task_is_the_callers_and_one_of_the_machine_is_not_a_reward(
+    tmp_path: Path, code: str, status: int
+) -> None:
+    pool = AnsweringPool(JudgeFailure(code=code, message="it cannot", hint="do this"))
+    answer = client(pool, tmp_path).post("/verify", json=ASKED)
+    assert (answer.status_code, answer.json()) == (status, {"error": "it cannot", "hint": "do this"})
+    assert ("Retry-After" in answer.headers) == (status == 503)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        ({"content": b"x" * (MAX_BODY_BYTES + 1)}, 413),
+        ({"content": iter([b"x" * MAX_BODY_BYTES, b"x"])}, 413),
+        ({"content": b'{"submission": {'}, 422),
+        ({"content": b"[]"}, 422),
+        ({"json": {**ASKED, "reward": 3.0}}, 422),
+        ({"json": {**ASKED, "preset": "generous"}}, 422),
+        ({"json": {**ASKED, "task": {"reference": "../secret.py"}}}, 400),
+        ({"json": {**ASKED, "task": {"reference": "/etc/passwd"}}}, 400),
+        ({"json": {**ASKED, "task": {}}}, 400),
+        ({"json": {**ASKED, "task": {"files": {"m.py": ""}, "allow_relaxed": True}}}, 400),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_before_a_judge_is_asked(
+    pool: AnsweringPool, tmp_path: Path, sent: dict[str, object], status: int
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = client(pool, tmp_path).request("POST", "/verify", headers=headers, **sent)  # pyright: ignore[reportArgumentType] # one of content and json
+    assert (answer.status_code, pool.asked) == (status, [])
+
+
+def test_a_page_in_a_browser_reaches_nothing(pool: AnsweringPool, tmp_path: Path) -> None:
+    plain = {"Content-Type": "text/plain"}
+    assert client(pool, tmp_path).post("/verify", content=json.dumps(ASKED), headers=plain).status_code == 415
+    assert client(pool, tmp_path, token=None).post("/verify", json=ASKED).status_code == 401
+    assert client(pool, tmp_path, token="another token").get("/presets").status_code == 401
+    assert client(pool, tmp_path, host="rebound.example").get("/health").status_code == 400
+    assert pool.asked == []
+
+
+def test_presets_and_free_slots_are_shown(pool: AnsweringPool, tmp_path: Path) -> None:
+    served = client(pool, tmp_path)
+    assert served.get("/health").json() == {"slots": 2, "at_work": 0}
+    points = served.get("/presets").json()["points"]
+    assert {row["preset"] for row in points} == {"stitchcuda", "milestone", "kevin", "coverage"}
+
+
+def test_a_service_without_a_token_does_not_start(pool: AnsweringPool, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="needs a token"):
+        build_service(VerifyService(pool, tmp_path), HttpOptions(token="short"))
