@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
+from pydantic import Field
+
 from stitch_mcp import __version__
 from stitch_mcp.rl.reward.facts import RewardEvidence, Skill
 from stitch_tools.errors import TaskError
@@ -40,7 +42,7 @@ class JudgeJob(Fact):
     main: str = ""
     """Which file is compiled; "" where it is clear."""
     skill: Skill = "generate"
-    parent_files: dict[str, str] = {}
+    parent_files: dict[str, str] = Field(default_factory=dict[str, str])
     """Files of the program that was to be refined (`refine`)."""
     parent_main: str = ""
 
@@ -54,7 +56,9 @@ class JudgeJob(Fact):
         try:
             reference = path.read_bytes()
         except OSError as error:
-            raise TaskError(f"{path} cannot be read: {error.strerror}", hint="name a reference file") from error
+            raise TaskError(
+                f"{path} cannot be read: {error.strerror}", hint="name a reference file"
+            ) from error
         named = self.reference.rpartition(":")[2] if ":" in self.reference else ""
         parent = (self.parent_files, self.parent_main)
         parts = (sha256_hex(reference), named, self.files, self.main, self.skill, parent)
@@ -67,8 +71,8 @@ class JobResult(Fact):
 
     key: str
     outcome: JobOutcome
-    """`cancelled`: it took longer than any judgement may, twice, and stands as a program that hangs. `lost`: a
-    fault of ours or of the machine, which says nothing about the program."""
+    """`cancelled`: it took longer than any judgement may, twice, and stands as a program that hangs.
+    `lost`: a fault of ours or of the machine, which says nothing about the program."""
     evidence: RewardEvidence | None = None
     """None unless `judged`."""
     message: str = ""

@@ -1,7 +1,7 @@
 """Judges submissions in worker processes of this machine, several side by side.
 
-Builds and checks overlap; the judge's own lock lets one process time a device at a time. A worker that dies or
-hangs is ended with all below it, and its job is tried again in a new one.
+Builds and checks overlap; the judge's own lock lets one process time a device at a time. A worker that dies
+or hangs is ended with all below it, and its job is tried again in a new one.
 """
 
 import contextlib
@@ -162,9 +162,7 @@ class LocalBackend:
         self.results = ResultStore(results)
         head = json.dumps({"settings": settings.model_dump(), "build_slots": build_slots})
         self._workers = [
-            JudgeWorker(
-                command, head, job_limit_s, device=devices[index % len(devices)] if devices else None
-            )
+            JudgeWorker(command, head, job_limit_s, device=devices[index % len(devices)] if devices else None)
             for index in range(max(1, workers))
         ]
 

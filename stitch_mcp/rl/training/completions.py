@@ -5,7 +5,9 @@ from typing import Literal
 from stitch_mcp.rl.reward.submissions import without_thoughts
 from stitch_planner.agents.answers import UnusableAnswerError
 
-Problem = Literal["truncated", "empty", "only_thinking", "no_code", "several_blocks", "no_choice", "no_program"]
+Problem = Literal[
+    "truncated", "empty", "only_thinking", "no_code", "several_blocks", "no_choice", "no_program"
+]
 
 
 class UnusableCompletionError(ValueError):

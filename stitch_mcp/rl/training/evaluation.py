@@ -25,9 +25,7 @@ class Evaluation(Fact):
     seed: int
 
 
-def evaluate_rollouts(
-    rollouts: Sequence[Rollout], *, checkpoint: str, samples: int, seed: int
-) -> Evaluation:
+def evaluate_rollouts(rollouts: Sequence[Rollout], *, checkpoint: str, samples: int, seed: int) -> Evaluation:
     """The figures of an evaluation.
 
     Args:
@@ -65,7 +63,8 @@ def _best_row(number: int, rollouts: Sequence[Rollout]) -> SuiteRow:
 def table(evaluations: Sequence[Evaluation]) -> str:
     """Evaluations side by side, as Markdown."""
     lines = [
-        "| checkpoint | skill | completions | mean reward | usable | correct | refused as a hack | speedup, geometric mean |",
+        "| checkpoint | skill | completions | mean reward | usable | correct | refused as a hack "
+        "| speedup, geometric mean |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for evaluation in evaluations:
@@ -83,5 +82,3 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> Path:
     path = folder / f"evaluation-{evaluation.checkpoint}.json"
     write_atomically(path, evaluation.canonical_json())
     return path
-
-

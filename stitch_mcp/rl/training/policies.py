@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from pydantic import Field
+
 from stitch_mcp.rl.reward.facts import Skill
 from stitch_mcp.rl.reward.submissions import Submission, read_submission
 from stitch_mcp.rl.training.completions import UnusableCompletionError
@@ -23,7 +25,7 @@ class PromptRow(Fact):
     """The prompt of a model without a chat template."""
     messages: tuple[dict[str, str], ...] = ()
     """The prompt as chat messages; () where it is plain text."""
-    parent_files: dict[str, str] = {}
+    parent_files: dict[str, str] = Field(default_factory=dict[str, str])
     """Files of the program that is to be improved; {} for `generate`."""
     parent_main: str = ""
     rows: tuple[int, int, int] | None = None

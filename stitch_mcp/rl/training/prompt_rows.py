@@ -11,7 +11,13 @@ from stitch_mcp.rl.backends.jobs import Backend, JobResult, JudgeJob
 from stitch_mcp.rl.reward.facts import RewardPreset
 from stitch_mcp.rl.reward.scoring import score
 from stitch_mcp.rl.training.policies import PromptRow
-from stitch_mcp.rl.training.variants.rows import ACTIVATIONS, RowsTask, all_choices, choice_words, render_variant
+from stitch_mcp.rl.training.variants.rows import (
+    ACTIVATIONS,
+    RowsTask,
+    all_choices,
+    choice_words,
+    render_variant,
+)
 from stitch_tools.errors import UsageError
 
 _SLOW, _FAST = 0.8, 1.25
@@ -59,7 +65,7 @@ def mixed(rows: Sequence[PromptRow], refine_share: float, count: int, seed: int)
         UsageError: a skill that the ratio asks for has no row.
     """
     wanted = {"refine": refine_share, "generate": 1.0 - refine_share}
-    streams = {}
+    streams: dict[str, Iterator[PromptRow]] = {}
     for skill, share in wanted.items():
         own = [row for row in rows if row.skill == skill]
         if share > 0 and not own:

@@ -30,7 +30,8 @@ class Completion:
 class RewardFunction:
     """Judges the programs of completions and scores what the judge found.
 
-    The reward comes from the judge's evidence alone: nothing that a program or a completion says is read as one.
+    The reward comes from the judge's evidence alone: nothing that a program or a completion says is read as
+    one.
     """
 
     def __init__(self, policy: Policy, backend: Backend, preset: RewardPreset) -> None:
@@ -42,8 +43,8 @@ class RewardFunction:
     def rollouts(self, step: int, completions: Sequence[Completion]) -> list[Rollout]:
         """Each completion with its reward, in order; [] of none.
 
-        One that gives no program gets the preset's floor. One whose judge was lost gets the mean of its group,
-        so that it teaches nothing: the fault is ours.
+        One that gives no program gets the preset's floor. One whose judge was lost gets the mean of its
+        group, so that it teaches nothing: the fault is ours.
         """
         read = [self._read(row) for row in completions]
         jobs = [job for job in read if isinstance(job, JudgeJob)]

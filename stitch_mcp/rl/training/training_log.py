@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
+from pydantic import Field
+
 from stitch_mcp.rl.reward.facts import Skill
 from stitch_tools.models.base import Fact
 
@@ -38,7 +40,7 @@ class Rollout(Fact):
     correct: bool = False
     hacking: bool = False
     speedup: float | None = None
-    parts: dict[str, float] = {}
+    parts: dict[str, float] = Field(default_factory=dict[str, float])
 
 
 class StepMetrics(Fact):
@@ -121,7 +123,9 @@ class TrainingLog:
         rows = step_metrics(rollouts)
         _append(self._folder / ROLLOUTS, rollouts)
         _append(self._folder / METRICS, rows)
-        for row in rows if self._dashboard is not None else ():
+        if self._dashboard is None:
+            return
+        for row in rows:
             for name, value in numbers(row).items():
                 self._dashboard(f"{row.skill}/{name}", value, row.step)
 
@@ -140,7 +144,7 @@ class TrainingLog:
 
 
 def numbers(row: StepMetrics) -> dict[str, float]:
-    """The figures of a step by name, parts of the reward as `parts/NAME`; what was not measured is left out."""
+    """The figures of a step by name, parts of the reward as `parts/NAME`; without what was not measured."""
     fields = row.model_dump(exclude={"step", "skill", "parts", "problems"})
     plain = {name: float(value) for name, value in fields.items() if value is not None}
     return plain | {f"parts/{name}": value for name, value in row.parts.items()}

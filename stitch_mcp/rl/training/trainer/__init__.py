@@ -1,1 +1,1 @@
-"""What imports torch, transformers, peft and trl. It runs in a process of its own, never in the command line's."""
+"""What imports torch, transformers, peft and trl: it runs in a process of its own."""

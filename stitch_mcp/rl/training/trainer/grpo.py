@@ -1,7 +1,8 @@
 """GRPO by TRL on the judge's rewards: group-relative advantages (DeepSeekMath, arXiv 2402.03300).
 
-Resuming is exact: the newest whole checkpoint holds weights, optimizer and generators, prompts come in a fixed order,
-results of programs that were judged are kept by content, and log lines of repeated steps are cut.
+Resuming is exact: the newest whole checkpoint holds weights, optimizer and generators, prompts come in a
+fixed order, results of programs that were judged are kept by content, and log lines of repeated steps are
+cut.
 """
 
 import importlib.util
@@ -148,7 +149,7 @@ def _trainer(
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
-    trainer = GRPOTrainer(
+    return GRPOTrainer(
         model=loaded.model,
         processing_class=loaded.tokenizer,
         reward_funcs=[judged],
@@ -157,7 +158,6 @@ def _trainer(
         peft_config=lora if config.model.lora_rank else None,
         callbacks=[CheckpointMarks()],
     )
-    return trainer
 
 
 def _arguments(config: TrainConfig) -> GRPOConfig:
@@ -217,7 +217,9 @@ def _open_folder(config: TrainConfig, *, resume: bool) -> list[Path]:
     settings = json.loads(config.model_dump_json())
     if path.is_file():
         if not resume:
-            raise UsageError(f"{config.output} holds a run", hint="continue it with --resume, or change `output`")
+            raise UsageError(
+                f"{config.output} holds a run", hint="continue it with --resume, or change `output`"
+            )
         if changed := _changed(json.loads(path.read_bytes()), settings):
             raise UsageError(
                 f"the run in {config.output} has other settings: {', '.join(changed)}",

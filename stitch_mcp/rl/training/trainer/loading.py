@@ -66,7 +66,9 @@ def load_model(config: TrainConfig, prompts: Sequence[PromptRow]) -> LoadedModel
         EnvironmentMissingError: it is to run on a GPU and there is none.
     """
     if config.model.device == "cuda" and not torch.cuda.is_available():
-        raise EnvironmentMissingError("the policy is to run on a GPU, and there is none", hint="set model.device")
+        raise EnvironmentMissingError(
+            "the policy is to run on a GPU, and there is none", hint="set model.device"
+        )
     path = config.model.path
     if path == TINY:
         base = config.output / _BASE

@@ -1,14 +1,14 @@
 """The process that trains or evaluates: `python -m stitch_mcp.rl.training.trainer.process REQUEST`.
 
-REQUEST is a JSON file with the settings and what is asked for. The result, or the failure, is written beside it:
-what libraries print is no part of it.
+REQUEST is a JSON file with the settings and what is asked for. The result, or the failure, is written
+beside it: what libraries print is no part of it.
 """
 
 import json
 import sys
 from pathlib import Path
 
-from stitch_mcp.rl.backends.opening import open_backend
+from stitch_mcp.rl.training.backend_opening import open_backend
 from stitch_mcp.rl.training.running import TrainerRequest
 from stitch_tools.errors import StitchError
 from stitch_tools.models.base import Fact

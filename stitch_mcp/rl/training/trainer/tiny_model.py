@@ -58,8 +58,8 @@ def warm_up(
 ) -> float:
     """Teaches the form of an answer: prompts with answers drawn at random, none better than another.
 
-    Returns the last loss; without it a random model would hardly ever write a usable choice, and groups would have
-    no variance to learn from.
+    Returns the last loss; without it a random model would hardly ever write a usable choice, and groups
+    would have no variance to learn from.
     """
     rng = random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_WARM_UP_RATE)
@@ -72,9 +72,7 @@ def warm_up(
         labels = batch["input_ids"].clone()
         for row, (_, answer) in enumerate(pairs):
             labels[row, : -(len(answer.split()) + 1)] = -100  # padding is on the left: answers end together
-        loss = model(
-            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels
-        ).loss
+        loss = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

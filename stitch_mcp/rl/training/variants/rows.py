@@ -128,4 +128,4 @@ def render_variant(task: RowsTask, choice: Sequence[str], target: str) -> dict[s
 
 
 def _text(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return files("stitch_mcp.rl.training.variants").joinpath(name).read_text(encoding="utf-8")
