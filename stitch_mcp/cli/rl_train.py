@@ -1,6 +1,7 @@
 """`stitch-mcp rl train`."""
 
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -25,9 +26,11 @@ def command(path: Path, resume: bool, processes: int, as_json: bool) -> int:
     config = read_config(path)
     request = TrainerRequest(action="train", config=config, resume=resume)
     result = run_trainer(request, processes=processes)
+    alarms = [str(alarm) for alarm in cast("list[object]", result["alarms"])]
     notes = (
         f"steps {result['first_step']} to {result['last_step']} done; mean reward of the first step "
         f"{result['reward_before']}, of the last {result['reward_after']}",
+        *(f"alarm: {alarm}" for alarm in alarms),
         f"written: {config.output}",
     )
     return output.finish(result, [ReportSection(notes=notes)])

@@ -95,6 +95,9 @@ class RewardFunction:
             hacking=reward.hacking,
             speedup=reward.speedup,
             parts={part.name: part.value for part in reward.parts},
+            floor=reward.floor,
+            ceiling=reward.ceiling,
+            findings=_findings(result),
         )
 
     def _reward(
@@ -106,6 +109,15 @@ class RewardFunction:
         if result.outcome == "cancelled":
             return score(RewardEvidence(skill=row.skill, unusable=_HUNG), self._preset)
         return score(result.evidence or RewardEvidence(skill=row.skill), self._preset)
+
+
+def _findings(result: JobResult | None) -> tuple[str, ...]:
+    evidence = result.evidence if result else None
+    if evidence is None:
+        return ()
+    found = [row.rule for row in evidence.check.findings if row.severity != "note"] if evidence.check else []
+    doubts = [row.rule for row in evidence.bench.doubts] if evidence.bench else []
+    return tuple(dict.fromkeys([*found, *doubts]))
 
 
 def _with_neutral_rewards(rows: Sequence[Rollout], floor: float) -> list[Rollout]:

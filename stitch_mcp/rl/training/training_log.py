@@ -12,9 +12,10 @@ from typing import cast
 from pydantic import Field
 
 from stitch_mcp.rl.reward.facts import Skill
+from stitch_mcp.rl.reward.watching import RewardEntry, find_alarms, read_log
 from stitch_tools.models.base import Fact
 
-METRICS, ROLLOUTS = "metrics.jsonl", "rollouts.jsonl"
+METRICS, ROLLOUTS, ENTRIES = "metrics.jsonl", "rollouts.jsonl", "rewards.jsonl"
 Dashboard = Callable[[str, float, int], object]
 """Takes name, value and step of a figure, as TensorBoard's `add_scalar` does."""
 
@@ -41,6 +42,26 @@ class Rollout(Fact):
     hacking: bool = False
     speedup: float | None = None
     parts: dict[str, float] = Field(default_factory=dict[str, float])
+    floor: float = 0.0
+    ceiling: float = 0.0
+    findings: tuple[str, ...] = ()
+    """Rules of what was found, fatal or suspicious, and of doubts about its times."""
+
+    def entry(self) -> RewardEntry:
+        """As the reward's alarms read it (`stitch-mcp rl reward watch`)."""
+        lost = self.status == "lost"
+        return RewardEntry(
+            step=self.step,
+            reward=self.floor if lost else self.reward,
+            floor=self.floor,
+            ceiling=self.ceiling,
+            correct=self.correct,
+            valid=not lost,
+            hacking=self.hacking,
+            speedup=self.speedup,
+            program_id=self.key or None,
+            findings=self.findings,
+        )
 
 
 class StepMetrics(Fact):
@@ -123,6 +144,7 @@ class TrainingLog:
         rows = step_metrics(rollouts)
         _append(self._folder / ROLLOUTS, rollouts)
         _append(self._folder / METRICS, rows)
+        _append(self._folder / ENTRIES, [row.entry() for row in rollouts])
         if self._dashboard is None:
             return
         for row in rows:
@@ -131,7 +153,7 @@ class TrainingLog:
 
     def cut(self, step: int) -> None:
         """Drops what was logged at `step` and later, which a resumed run does again, and torn lines."""
-        for name in (METRICS, ROLLOUTS):
+        for name in (METRICS, ROLLOUTS, ENTRIES):
             path = self._folder / name
             if not path.is_file():
                 continue
@@ -148,6 +170,13 @@ def numbers(row: StepMetrics) -> dict[str, float]:
     fields = row.model_dump(exclude={"step", "skill", "parts", "problems"})
     plain = {name: float(value) for name, value in fields.items() if value is not None}
     return plain | {f"parts/{name}": value for name, value in row.parts.items()}
+
+
+def alarms_of(folder: Path) -> list[str]:
+    """What a person should look at in a run's log, in words; [] where nothing stands out."""
+    path = folder / ENTRIES
+    entries = read_log(path) if path.is_file() else []
+    return [f"step {alarm.step}: {alarm.message}" for alarm in find_alarms(entries)]
 
 
 def read_metrics(folder: Path) -> list[StepMetrics]:

@@ -6,7 +6,8 @@ import torch
 
 from stitch_mcp.rl.training.policies import PromptRow
 from stitch_mcp.rl.training.rewarding import Completion
-from stitch_mcp.rl.training.trainer.loading import LoadedModel, prompt_of
+from stitch_mcp.rl.training.tokenizing import prompt_of
+from stitch_mcp.rl.training.trainer.loading import LoadedModel
 
 
 def generate(

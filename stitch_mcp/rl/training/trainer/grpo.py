@@ -23,9 +23,10 @@ from stitch_mcp.rl.training.checkpoints import mark_complete, newest_whole, remo
 from stitch_mcp.rl.training.policies import PromptRow
 from stitch_mcp.rl.training.prompt_rows import mixed
 from stitch_mcp.rl.training.rewarding import Completion, RewardFunction
+from stitch_mcp.rl.training.tokenizing import prompt_of
 from stitch_mcp.rl.training.train_config import TrainConfig
-from stitch_mcp.rl.training.trainer.loading import LoadedModel, load_model, load_prompts, policy_of, prompt_of
-from stitch_mcp.rl.training.training_log import Dashboard, Rollout, TrainingLog
+from stitch_mcp.rl.training.trainer.loading import LoadedModel, load_model, load_prompts, policy_of
+from stitch_mcp.rl.training.training_log import Dashboard, Rollout, TrainingLog, alarms_of, read_metrics
 from stitch_tools.errors import UsageError
 from stitch_tools.models.base import Fact
 from stitch_tools.storage.store import write_atomically
@@ -47,6 +48,8 @@ class TrainResult(Fact):
     """The same of the last step."""
     removed: tuple[str, ...] = ()
     """Torn checkpoints."""
+    alarms: tuple[str, ...] = ()
+    """Jumps of reward without correctness, and cheats that were paid."""
 
 
 class CheckpointMarks(TrainerCallback):
@@ -121,7 +124,7 @@ def train(config: TrainConfig, backend: Backend, *, resume: bool = False) -> Tra
     if done < config.grpo.steps:
         trainer.train(resume_from_checkpoint=str(start) if start else None)
     trainer.save_model(str(config.output / "final"))
-    rewards = [row["reward"] for row in _all_rows(config.output)]
+    rewards = [row.reward for row in read_metrics(config.output) if row.skill == "all"]
     return TrainResult(
         output=str(config.output),
         first_step=done,
@@ -129,6 +132,7 @@ def train(config: TrainConfig, backend: Backend, *, resume: bool = False) -> Tra
         reward_before=rewards[0] if rewards else None,
         reward_after=rewards[-1] if rewards else None,
         removed=tuple(path.name for path in removed),
+        alarms=tuple(alarms_of(config.output)),
     )
 
 
@@ -244,12 +248,6 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         else:
             names.append(table)
     return sorted(names)
-
-
-def _all_rows(folder: Path) -> list[dict[str, Any]]:
-    from stitch_mcp.rl.training.training_log import read_metrics
-
-    return [row.model_dump() for row in read_metrics(folder) if row.skill == "all"]
 
 
 def _dashboard(folder: Path) -> Dashboard | None:

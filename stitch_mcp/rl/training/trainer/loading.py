@@ -9,8 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from stitch_mcp.rl.backends.jobs import Backend
 from stitch_mcp.rl.reward.presets import find_preset
-from stitch_mcp.rl.training.policies import ChoicePolicy, CodePolicy, Policy, PromptRow, plain_prompt
+from stitch_mcp.rl.training.policies import ChoicePolicy, CodePolicy, Policy, PromptRow
 from stitch_mcp.rl.training.prompt_rows import choice_rows, parse_task, read_rows, vocabulary
+from stitch_mcp.rl.training.tokenizing import prepare_tokenizer
 from stitch_mcp.rl.training.train_config import TINY, TrainConfig
 from stitch_mcp.rl.training.trainer.tiny_model import make_model, make_tokenizer, warm_up
 from stitch_mcp.rl.training.variants.rows import all_choices
@@ -81,30 +82,8 @@ def load_model(config: TrainConfig, prompts: Sequence[PromptRow]) -> LoadedModel
     except (OSError, ValueError) as error:
         message = str(error).splitlines()[0]
         raise UsageError(f"the model {path} cannot be loaded: {message}", hint="set model.path") from error
-    return LoadedModel(model, usable_tokenizer(tokenizer))
-
-
-def usable_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """The tokenizer, padding on the left, with a padding token: the end token where it has none.
-
-    Raises:
-        UsageError: it has no end token: no completion could ever be seen as finished.
-    """
-    if tokenizer.eos_token_id is None:
-        raise UsageError("the tokenizer has no end token", hint="set eos_token in its tokenizer_config.json")
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.padding_side = "left"
-    return tokenizer
-
-
-def prompt_of(row: PromptRow, tokenizer: PreTrainedTokenizerBase) -> "str | list[dict[str, str]]":
-    """The prompt as a trainer takes it: messages where the tokenizer has a chat template, else plain text."""
-    if not row.messages:
-        return row.text
-    if getattr(tokenizer, "chat_template", None):
-        return [dict(message) for message in row.messages]
-    return plain_prompt(row.messages)
+    prepare_tokenizer(tokenizer)
+    return LoadedModel(model, tokenizer)
 
 
 def _make_tiny(config: TrainConfig, prompts: Sequence[PromptRow], base: Path) -> None:
