@@ -29,7 +29,13 @@ _ALIASES = {
     "logsoftmax": "log_softmax",
     "multiply": "mul",
 }
-_BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.MatMult: "mm"}
+_BINARY: Mapping[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.MatMult: "mm",
+}
 _NO_OPERATION = frozenset(
     {
         "super",

@@ -1,7 +1,7 @@
 """The pool of judges: order, content hashes, and workers that crash, hang and fork."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,11 +13,10 @@ from stitch_mcp.rl.backends.local import LocalBackend
 
 SCRIPT = Path(__file__).parent / "worker_script.py"
 REFERENCE = Path(__file__).parents[4] / "stitch_mcp" / "examples" / "mlp.py"
-Opened = Callable[..., LocalBackend]
 
 
 @contextmanager
-def opened(folder: Path, *, workers: int = 1, job_limit_s: float = 30.0) -> Iterator[LocalBackend]:
+def opened(folder: Path, *, workers: int = 1, job_limit_s: float = 30.0) -> Generator[LocalBackend]:
     settings = JudgeSettings(workspace=str(folder))
     command = (sys.executable, str(SCRIPT), settings.model_dump_json())
     backend = LocalBackend(
