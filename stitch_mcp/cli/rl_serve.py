@@ -58,11 +58,11 @@ def command(
     References come with the request, or lie in the workspace.
     """
     from stitch_mcp.config import configure
+    from stitch_mcp.http_app import HttpOptions, new_token, serve_app
     from stitch_mcp.rl.reward.facts import RewardPolicy
     from stitch_mcp.rl.reward.judge_pool import JudgePool
     from stitch_mcp.rl.reward.judging import JudgeOptions
     from stitch_mcp.rl.reward.service import TOKEN_VARIABLE, VerifyService, build_service
-    from stitch_mcp.server.http import HttpOptions, new_token, serve_app
 
     config = configure(given)
     options = JudgeOptions(

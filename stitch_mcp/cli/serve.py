@@ -76,7 +76,8 @@ def command(
     if not http:
         anyio.run(serve_stdio, server_context)
         return 0
-    from stitch_mcp.server.http import HttpOptions, new_token, serve_http
+    from stitch_mcp.http_app import HttpOptions, new_token
+    from stitch_mcp.server.http import serve_http
 
     # A job's process needs no token.
     token = os.environ.pop("STITCH_MCP_TOKEN", "")

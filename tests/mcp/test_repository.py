@@ -146,7 +146,6 @@ for name in sys.argv[2:]:
     # The SDK asks for fcntl itself, unless it sees that the system is Windows.
     asking = ("app", "confirmation", "core_tasks", "http", "stdio", "tasks")
     behind_sdk = {f"stitch_mcp.server.{name}" for name in asking}
-    behind_sdk.add("stitch_mcp.rl.reward.service")
     # These run in environments of hosts of reinforcement learning, which are not here.
     adapters = "stitch_mcp.rl.reward.adapters"
     hosted = {f"{adapters}.{name}" for name in ("harbor_verify", "openenv_environment", "verifiers_taskset")}

@@ -243,8 +243,8 @@ def judge_trial(
         parent_speedup=_over_parent(bench),
         policy=options.policy,
     )
-    code = own_code(trial.store, trial.program)
-    before = own_code(trial.store, parent) if parent is not None else None
+    code = own_code(trial.store, trial.program, parent)
+    before = own_code(trial.store, parent, parent) if parent is not None else None
     rating = rate_submission(evidence, code, before, instruction)
     if panel is not None and examine(evidence).is_open:
         rating = panel.rate(rating, code, before, instruction)
@@ -284,9 +284,20 @@ def judge_submission(
         return judge.judge(submission, task)
 
 
-def own_code(store: Store, program: Program) -> dict[str, str]:
-    """The program's own sources without comments, by path."""
-    own = [file for file in program.files if not file.path.startswith(SHIPPED)]
+def own_code(store: Store, program: Program, parent: Program | None) -> dict[str, str]:
+    """The program's own sources without comments, by path.
+
+    What every stitched program brings along is left out where it is as it was in `parent`: a policy could
+    otherwise hide its code under those names.
+    """
+    known = (
+        {(file.path, file.sha256) for file in parent.files} if parent is not None else set[tuple[str, str]]()
+    )
+    own = [
+        file
+        for file in program.files
+        if not (file.path.startswith(SHIPPED) and (file.path, file.sha256) in known)
+    ]
     texts = {file.path: store.get(file.sha256).decode("utf-8", "replace") for file in own}
     return {path: without_comments(path, text) for path, text in texts.items()}
 

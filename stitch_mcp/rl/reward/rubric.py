@@ -18,6 +18,7 @@ from stitch_mcp.rl.reward.scoring import credited_speedup, nearest_to_one
 from stitch_planner.techniques import claimed_techniques, used_techniques
 from stitch_tools.judge.verdict import verdict_of
 from stitch_tools.models.evidence import WorkEvidence, WorkItem, WorkOwner
+from stitch_tools.models.verdict import Bench
 
 ANCHORS: Mapping[Dimension, Mapping[int, str]] = {
     "anti_hacking": {
@@ -191,8 +192,10 @@ def _own_part(items: Sequence[WorkItem]) -> float:
 def _performance(evidence: RewardEvidence) -> tuple[int | None, str]:
     speedup = credited_speedup(evidence.bench)
     bench = evidence.bench
-    if speedup is None or bench is None or bench.is_doubtful:
+    if bench is None or bench.is_doubtful:
         return None, "its speed was not measured beyond doubt"
+    if speedup is None or bench.outcome == "inconclusive":
+        return _by_cpu_time(bench, speedup)
     told = f"{speedup:.3g} times eager beyond noise"
     if speedup < 1:
         return (1 if speedup < 0.7 else 2), told
@@ -207,6 +210,22 @@ def _performance(evidence: RewardEvidence) -> tuple[int | None, str]:
     if beaten and not spills:
         return 5, told
     return 4, told + (f", and {spills} B of registers spilled" if spills else "")
+
+
+def _by_cpu_time(bench: Bench, speedup: float | None) -> tuple[int | None, str]:
+    """The quality where the clock does not decide: by CPU time on one thread, and never more than a hint.
+
+    Less work on one thread is not a shorter time on all of them, so neither 1 nor 5 is given for it.
+    """
+    ratio = next((row for row in bench.cpu_ratios if row.baseline == "eager"), None)
+    nearest = None if ratio is None else nearest_to_one(ratio.low, ratio.high)
+    if nearest is None:
+        told = (
+            "its speed was not measured" if speedup is None else "as fast as eager, as far as the noise tells"
+        )
+        return (None if speedup is None else 3), told
+    told = f"by the clock inconclusive; eager takes {nearest:.3g} times its CPU time on one thread"
+    return (4 if nearest > 1 else 2 if nearest < 1 else 3), told
 
 
 def _effectiveness(evidence: RewardEvidence) -> tuple[int | None, str]:

@@ -18,11 +18,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from stitch_mcp.http_app import HttpOptions, TokenGuard, host_names
 from stitch_mcp.rl.reward.facts import RewardPreset
 from stitch_mcp.rl.reward.judge_pool import JudgeBusyError, JudgeFailure, JudgePool
 from stitch_mcp.rl.reward.presets import PRESETS, all_points
 from stitch_mcp.rl.reward.verification import VerifyRequest
-from stitch_mcp.server.http import HttpOptions, TokenGuard, host_names
 from stitch_tools.errors import StitchError, UsageError
 
 MAX_BODY_BYTES = 8 << 20
@@ -68,7 +68,8 @@ class VerifyService:
             Exception
         ) as error:  # the outermost frame of a request: a judge's process that was killed, or a fault of ours
             message = f"the judge failed: {type(error).__name__}"
-            return _refusal(503, message, retry_after_s=_RETRY_AFTER_FAULT_S)
+            # Another process takes its place at the next request.
+            return _refusal(503, message, retry_after_s=1)
         if isinstance(judged, JudgeFailure):
             if judged.code in _CALLERS_FAULT:
                 return _refusal(400, judged.message, judged.hint)

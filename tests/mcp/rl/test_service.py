@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from stitch_mcp.http_app import HttpOptions
 from stitch_mcp.rl.reward.judge_pool import JudgeBusyError, JudgeFailure, JudgePool
 from stitch_mcp.rl.reward.judging import JudgedSubmission
 from stitch_mcp.rl.reward.service import MAX_BODY_BYTES, VerifyService, build_service
 from stitch_mcp.rl.reward.verification import VerifyAnswer, VerifyRequest, verify_judged
-from stitch_mcp.server.http import HttpOptions
 from stitch_tools.errors import UsageError
 from tests.mcp.rl.evidence import make_evidence
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from stitch_mcp.certificates import verify_certificate
-from stitch_mcp.rl.reward.judging import JudgedSubmission, RewardJudge, RewardTask
+from stitch_mcp.rl.reward.judging import JudgedSubmission, RewardJudge, RewardTask, own_code
 from stitch_mcp.rl.reward.presets import PRESETS
 from stitch_mcp.rl.reward.scoring import score
 from stitch_mcp.rl.reward.submissions import Submission
+from stitch_tools.models.program import Program
+from stitch_tools.storage.store import Store
 from tests.mcp.rl.zoo_probes import judge_case, task_of
 from tests.tools.judge.zoo_clock import WANTED
 from tests.tools.judge.zoo_runner import load_cases
@@ -102,3 +104,18 @@ def test_an_honest_program_earns_more_and_gets_a_certificate(judge: RewardJudge)
         judged.program_id,
         True,
     )
+
+
+def test_code_under_the_names_of_shipped_files_is_shown_unless_the_parent_had_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def program(**files: str) -> Program:
+        named = {path.replace("__", "/"): text.encode("utf-8") for path, text in files.items()}
+        return Program(format="native", target="cpu", files=store.put_files(named), main="program.cpp")
+
+    parent = program(**{"program.cpp": "int a;", "stitch__rows.h": "int shipped;"})
+    child = program(
+        **{"program.cpp": "int b;", "stitch__rows.h": "int shipped;", "stitch__own.h": "int hidden;"}
+    )
+    assert own_code(store, child, parent) == {"program.cpp": "int b;", "stitch/own.h": "int hidden;"}
+    assert "stitch/rows.h" in own_code(store, child, None)

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from client import VerifyClient  # pyright: ignore[reportMissingImports, reportUnknownVariableType] # the copy
 
 PROGRAM = Path(os.environ.get("STITCH_PROGRAM", "/workspace/program"))
+MOST_BYTES = 4 << 20
 REWARD = Path(os.environ.get("STITCH_REWARD", "/logs/verifier/reward.json"))
 
 
@@ -20,7 +21,9 @@ def main() -> int:
     """Write the reward of what lies in the program's folder; 1 where nothing could be judged, without one."""
     asked = json.loads((Path(__file__).parent / "asked.json").read_text(encoding="utf-8"))
     found = sorted(path for path in PROGRAM.rglob("*") if path.is_file() and not path.is_symlink())
-    files = {path.relative_to(PROGRAM).as_posix(): path.read_text(encoding="utf-8") for path in found}
+    if sum(path.stat().st_size for path in found) > MOST_BYTES:
+        found = []  # no program: it gets the floor
+    files = {path.relative_to(PROGRAM).as_posix(): path.read_text("utf-8", "replace") for path in found}
     answer = VerifyClient().verify({"files": files}, asked["task"], asked["preset"])
     reward = answer["reward"]
     if not reward["valid"]:
