@@ -25,17 +25,17 @@ from stitch_mcp.views.table import ReportSection
 @json_option
 def command(path: Path, checkpoints: tuple[str, ...], samples: int, as_json: bool) -> int:
     """Measure a model on the held-out tasks of its run, for both skills."""
-    from stitch_mcp.rl.training.evaluation import Evaluation, table
+    from stitch_mcp.rl.training.evaluation import ModelEvaluation, table
     from stitch_mcp.rl.training.running import TrainerRequest, run_trainer
     from stitch_mcp.rl.training.train_config import read_config
     from stitch_mcp.suite.summary import summary_lines
 
     output = CommandOutput("rl eval", as_json=as_json)
     config = read_config(path)
-    evaluations: list[Evaluation] = []
+    evaluations: list[ModelEvaluation] = []
     for checkpoint in checkpoints:
         request = TrainerRequest(action="evaluate", config=config, checkpoint=checkpoint, samples=samples)
-        evaluations.append(Evaluation.model_validate(run_trainer(request)))
+        evaluations.append(ModelEvaluation.model_validate(run_trainer(request)))
     notes = [*table(evaluations).splitlines()]
     for evaluation in evaluations:
         best = summary_lines(evaluation.best)[0]

@@ -10,7 +10,7 @@ from stitch_tools.models.base import Fact
 from stitch_tools.storage.store import write_atomically
 
 
-class Evaluation(Fact):
+class ModelEvaluation(Fact):
     """A model on held-out tasks."""
 
     checkpoint: str
@@ -25,7 +25,9 @@ class Evaluation(Fact):
     seed: int
 
 
-def evaluate_rollouts(rollouts: Sequence[Rollout], *, checkpoint: str, samples: int, seed: int) -> Evaluation:
+def evaluate_rollouts(
+    rollouts: Sequence[Rollout], *, checkpoint: str, samples: int, seed: int
+) -> ModelEvaluation:
     """The figures of an evaluation.
 
     Args:
@@ -38,7 +40,7 @@ def evaluate_rollouts(rollouts: Sequence[Rollout], *, checkpoint: str, samples: 
     for row in rollouts:
         groups.setdefault(row.group, []).append(row)
     rows = tuple(_best_row(number, own) for number, own in groups.items())
-    return Evaluation(
+    return ModelEvaluation(
         checkpoint=checkpoint,
         samples=samples,
         metrics=tuple(step_metrics(rollouts)),
@@ -60,7 +62,7 @@ def _best_row(number: int, rollouts: Sequence[Rollout]) -> SuiteRow:
     )
 
 
-def table(evaluations: Sequence[Evaluation]) -> str:
+def table(evaluations: Sequence[ModelEvaluation]) -> str:
     """Evaluations side by side, as Markdown."""
     lines = [
         "| checkpoint | skill | completions | mean reward | usable | correct | refused as a hack "
@@ -77,7 +79,7 @@ def table(evaluations: Sequence[Evaluation]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_evaluation(evaluation: Evaluation, folder: Path) -> Path:
+def write_evaluation(evaluation: ModelEvaluation, folder: Path) -> Path:
     """The path of the evaluation's file in a run's folder."""
     path = folder / f"evaluation-{evaluation.checkpoint}.json"
     write_atomically(path, evaluation.canonical_json())

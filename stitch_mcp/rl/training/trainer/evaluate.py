@@ -7,7 +7,7 @@ from peft import PeftModel
 from stitch_mcp.rl.backends.jobs import Backend
 from stitch_mcp.rl.reward.presets import find_preset
 from stitch_mcp.rl.training.checkpoints import newest_whole
-from stitch_mcp.rl.training.evaluation import Evaluation, evaluate_rollouts, write_evaluation
+from stitch_mcp.rl.training.evaluation import ModelEvaluation, evaluate_rollouts, write_evaluation
 from stitch_mcp.rl.training.rewarding import RewardFunction
 from stitch_mcp.rl.training.train_config import TrainConfig
 from stitch_mcp.rl.training.trainer.generation import generate
@@ -19,7 +19,7 @@ BASE, NEWEST = "base", "newest"
 
 def evaluate(
     config: TrainConfig, backend: Backend, *, checkpoint: str = NEWEST, samples: int = 4
-) -> Evaluation:
+) -> ModelEvaluation:
     """A model on the held-out prompts of its run; kept in the run's folder.
 
     Args:
