@@ -1,6 +1,6 @@
 """A worker whose jobs say what it does: the judge's stand-in, since a real judge is hard to bring down.
 
-The job's only file holds `ok`, `crash`, `crash once PATH`, `hang`, `fork PATH` or `garbage`.
+The job's only file holds `ok`, `crash`, `crash once PATH`, `hang`, `fork PATH`, `pauseN` or `garbage`.
 """
 
 import os
@@ -26,6 +26,8 @@ def answer(job: JudgeJob, settings: JudgeSettings) -> str:
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
             Path(words[1]).write_text(str(child.pid), encoding="utf-8")
         time.sleep(600)
+    if words[0].startswith("pause"):
+        time.sleep(0.8)
     evidence = RewardEvidence(unusable=words[0])
     return JobResult(key=job.key(settings), outcome="judged", evidence=evidence).model_dump_json()
 
