@@ -13,7 +13,7 @@ from typing import Any
 
 from stitch_mcp.rl.backends.jobs import JobResult, JudgeJob, JudgeSettings, Seen, distinct
 from stitch_mcp.rl.backends.results import ResultStore
-from stitch_mcp.rl.backends.supervisor import Supervisor
+from stitch_mcp.rl.backends.supervisor import JudgeSupervisor
 from stitch_tools.errors import EnvironmentMissingError
 
 _TRIES = 3
@@ -67,7 +67,7 @@ class RayBackend:
             self._ray.init(address=address, log_to_driver=False, include_dashboard=False)
         gpus = 1 if settings.target.startswith("cuda") else 0
         number = min(workers, self._room(cpus_per_worker, gpus))
-        remote = self._ray.remote(num_cpus=cpus_per_worker, num_gpus=gpus, max_restarts=-1)(Supervisor)
+        remote = self._ray.remote(num_cpus=cpus_per_worker, num_gpus=gpus, max_restarts=-1)(JudgeSupervisor)
         given = (settings.model_dump(), job_limit_s, list(command) if command else None)
         self._actors: list[Any] = [remote.remote(*given) for _ in range(number)]
         self._strikes = dict.fromkeys(range(number), 0)

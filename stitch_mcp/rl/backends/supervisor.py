@@ -10,7 +10,7 @@ from stitch_mcp.rl.backends.local import WORKER, JudgeWorker, judged_with_retrie
 from stitch_tools.models.base import sha256_hex
 
 
-class Supervisor:
+class JudgeSupervisor:
     """The body of an actor: plain values in and out, so that no class of ours has to travel."""
 
     def __init__(

@@ -69,3 +69,9 @@ def test_paths_start_at_the_settings_file(tmp_path: Path) -> None:
     file.write_text("output = 'o'\n[model]\npath='m'\n[data]\ntrain='t.jsonl'\n", encoding="utf-8")
     config = read_config(file)
     assert (config.output, config.data.train) == (tmp_path / "o", tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize("name", ["choices-cpu", "choices-cuda", "code-lora"])
+def test_the_packaged_settings_can_be_read(name: str) -> None:
+    config = read_config(Path(__file__).parents[4] / "examples" / "rl" / f"{name}.toml")
+    assert config.policy.kind == name.partition("-")[0]

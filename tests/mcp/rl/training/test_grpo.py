@@ -131,3 +131,53 @@ def test_without_the_extra_the_command_says_how_to_install_it(tmp_path: Path) ->
     answer = run("train", "--config", str(settings(tmp_path, "o", steps=1)))
     assert answer["code"] == 5
     assert "stitch-mcp[rl]" in str(answer["error"])
+
+
+MODEL = """
+import sys
+from stitch_mcp.rl.training.trainer.tiny_model import make_model, make_tokenizer
+tokenizer = make_tokenizer(["# system", "user", "write", "a", "program"])
+if sys.argv[2]:
+    tokenizer.chat_template = sys.argv[2]
+tokenizer.pad_token = None
+tokenizer.save_pretrained(sys.argv[1])
+make_model(tokenizer, 0).save_pretrained(sys.argv[1])
+"""
+TEMPLATE = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}program"
+CODE_SETTINGS = """
+output = "out"
+[model]
+path = "{model}"
+[data]
+train = "train.jsonl"
+refine_share = 0.0
+[grpo]
+steps = 1
+group_size = 2
+prompts_per_step = 1
+max_completion_tokens = 8
+save_steps = 1
+"""
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.parametrize("template", ["", TEMPLATE], ids=["without a chat template", "with one"])
+def test_a_model_that_writes_no_program_trains_on_floors_and_stays_finite(
+    tmp_path: Path, template: str
+) -> None:
+    model = tmp_path / "model"
+    command = [sys.executable, "-c", MODEL, str(model), template]
+    subprocess.run(command, check=True, capture_output=True)
+    messages = [{"role": "system", "content": "write"}, {"role": "user", "content": "a program"}]
+    row = {"skill": "generate", "task": "t", "reference": "/none.py", "messages": messages}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    config = tmp_path / "train.toml"
+    config.write_text(CODE_SETTINGS.format(model=model), encoding="utf-8")
+    answer = run("train", "--config", str(config))
+    assert (answer["code"], answer["reward_after"]) == (0, 0.0)
+    (metrics, _) = read_metrics(tmp_path / "out")
+    assert metrics.zero_variance_groups == metrics.groups == 1
+    assert set(metrics.problems) <= {"truncated", "no_code", "empty"}
+    state = json.loads((tmp_path / "out" / "checkpoint-1" / "trainer_state.json").read_bytes())
+    assert all(row["loss"] == row["loss"] for row in state["log_history"] if "loss" in row)
