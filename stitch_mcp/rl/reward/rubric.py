@@ -213,19 +213,17 @@ def _performance(evidence: RewardEvidence) -> tuple[int | None, str]:
 
 
 def _by_cpu_time(bench: Bench, speedup: float | None) -> tuple[int | None, str]:
-    """The quality where the clock does not decide: by CPU time on one thread, and never more than a hint.
+    """The quality where the clock does not decide: CPU time on one thread shows slow programs alone.
 
-    Less work on one thread is not a shorter time on all of them, so neither 1 nor 5 is given for it.
+    No probe looks for kept results while it is measured, so a cache of results would pass for speed.
     """
     ratio = next((row for row in bench.cpu_ratios if row.baseline == "eager"), None)
     nearest = None if ratio is None else nearest_to_one(ratio.low, ratio.high)
-    if nearest is None:
-        told = (
-            "its speed was not measured" if speedup is None else "as fast as eager, as far as the noise tells"
-        )
-        return (None if speedup is None else 3), told
-    told = f"by the clock inconclusive; eager takes {nearest:.3g} times its CPU time on one thread"
-    return (4 if nearest > 1 else 2 if nearest < 1 else 3), told
+    if nearest is not None and nearest < 1:
+        return 2, f"by the clock inconclusive; eager takes {nearest:.3g} times its CPU time on one thread"
+    if speedup is None:
+        return None, "its speed was not measured"
+    return 3, "as fast as eager, as far as the noise tells"
 
 
 def _effectiveness(evidence: RewardEvidence) -> tuple[int | None, str]:
