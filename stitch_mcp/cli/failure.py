@@ -131,4 +131,6 @@ def _command_name(arguments: Sequence[str]) -> str:
     """The command's name as in results ("solve", "runs show"), as far as it was given."""
     names = [word for word in arguments if not word.startswith("-")]
     grouped = names[:1] and names[0] in ("cache", "config", "index", "memory", "runs", "skills", "task")
-    return " ".join(names[: 2 if grouped else 1])
+    # The one group within a group.
+    depth = 3 if names[:2] == ["rl", "reward"] else 2 if grouped or names[:1] == ["rl"] else 1
+    return " ".join(names[:depth])

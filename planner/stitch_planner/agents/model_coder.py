@@ -84,7 +84,7 @@ class ModelCoder:
         parent = context.run.store.get_fact(shown.program.program, Program) if shown else None
         if context.run.state.memory is None and started(context.run.state).memory:
             context.run.record(MemoryRecalled(lessons=recalled(context)))
-        system, question = _system(context), _question(context, self.name, shown, parent)
+        system, question = coder_system(context.task.target), _question(context, self.name, shown, parent)
 
         def read(answer: ChatAnswer) -> Written:
             return self._written(context, _read(answer, context, parent), parent)
@@ -132,8 +132,9 @@ def _read(answer: ChatAnswer, context: RunContext, parent: Program | None) -> An
     return read_answer(answer.text, files, parent.main if parent else "")
 
 
-def _system(context: RunContext) -> str:
-    is_cpu = context.task.target == "cpu"
+def coder_system(target: str) -> str:
+    """The instructions that every question for a program of this target begins with."""
+    is_cpu = target == "cpu"
     abi = (native_include() / "stitch" / "abi.h").read_text(encoding="utf-8")
     example = prompt_source("example.cpp" if is_cpu else "example.cu")
     variables = {

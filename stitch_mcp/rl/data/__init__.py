@@ -1,0 +1,1 @@
+"""Data for training: tasks made and filtered, samples from runs, splits without leakage, exports."""

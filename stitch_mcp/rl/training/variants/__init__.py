@@ -1,0 +1,1 @@
+"""Programs with chosen variants: a policy too small to write a program chooses one, which is judged."""
