@@ -3,11 +3,64 @@
 #ifndef STITCH_CUDA_CONV_PLAN_CUH_
 #define STITCH_CUDA_CONV_PLAN_CUH_
 
-#include "stitch/cuda/conv_split.cuh"
-#include "stitch/cuda/conv_ways.cuh"
+#include <utility>
+#include <vector>
+
+#include "stitch/cuda/conv_kernels.cuh"
+#include "stitch/cuda/cudnn_api.h"
+#include "stitch/cuda/gemm.cuh"
 #include "stitch/cuda/measured.cuh"
 
 namespace stitch::cuda {
+
+// One way to compute a convolution.
+struct ConvWay {
+  enum Kind { kPlainSum, kLibrary, kFused, kProduct };
+  Kind kind = kPlainSum;
+  int algorithm = 0;  // kLibrary, kFused
+  int math = dnn::kFmaMath;
+  size_t workspace = 0;
+};
+
+inline bool operator==(const ConvOptions& a, const ConvOptions& b) {
+  bool same = a.images == b.images && a.height == b.height && a.width == b.width &&
+              a.out_height == b.out_height && a.out_width == b.out_width && a.in_channels == b.in_channels &&
+              a.out_channels == b.out_channels && a.groups == b.groups && a.transposed == b.transposed &&
+              a.has_bias == b.has_bias && a.has_residual == b.has_residual && a.relu == b.relu &&
+              a.source_first == b.source_first && a.allow_tf32 == b.allow_tf32;
+  for (int axis = 0; axis < 2; ++axis) {
+    same = same && a.kernel[axis] == b.kernel[axis] && a.stride[axis] == b.stride[axis] &&
+           a.padding[axis] == b.padding[axis] && a.dilation[axis] == b.dilation[axis];
+  }
+  return same;
+}
+
+// The libraries of a program's convolutions, and the ways chosen so far: a network has many layers of equal
+// sizes, and is initialised again with other weights.
+struct ConvLibraries {
+  CublasLt lt;
+  Cudnn cudnn;
+  std::vector<std::pair<ConvOptions, ConvWay>> chosen;
+
+  int32_t open(Errors& errors) {
+    STITCH_TRY(lt.open(errors));
+    return cudnn.open(errors);
+  }
+};
+
+// What a way may take beside the images: their size once more, since some kernels want a converted copy of
+// both, and this much in any case.
+inline constexpr size_t kConvWorkspaceBytes = size_t{256} << 20;
+inline constexpr int kMostLibraryWays = 3;  // of the heuristics' list, best first
+
+struct CountNan {
+  const float* values;
+  unsigned long long* count;
+
+  __device__ void operator()(int64_t i) const {
+    if (isnan(values[i])) atomicAdd(count, 1ull);
+  }
+};
 
 class ConvRunner {
  public:
@@ -24,7 +77,7 @@ class ConvRunner {
     weights_ = &weights;
     STITCH_TRY(describe());
     for (const auto& [known, way] : libraries.chosen) {
-      if (known == options) return adopt(way, call);
+      if (known == options) return adopt(way);
     }
     STITCH_TRY(choose(call));
     libraries.chosen.emplace_back(options, way_);
@@ -60,52 +113,24 @@ class ConvRunner {
       }
       case ConvWay::kFused:
         return run_fused(way, call, source, out, residual);
-      case ConvWay::kSplit:
-        STITCH_TRY(run_split(way, call, source, out));
-        return finish_conv(o, out, weights_->bias(), residual, call);
       default:
-        STITCH_TRY(run_library(way, call, source, weights_->weight(), out));
+        STITCH_TRY(run_library(way, call, source, out));
         return finish_conv(o, out, weights_->bias(), residual, call);
     }
   }
 
-  // `kept`: what of the result's former values is added.
-  int32_t run_library(const ConvWay& way, const Call& call, const float* source, const float* weight,
-                      float* out, float kept = 0.0f) const {
+  int32_t run_library(const ConvWay& way, const Call& call, const float* source, float* out) const {
     const auto& fn = cudnn().fn;
-    const float one = 1.0f;
+    const float one = 1.0f, zero = 0.0f;
     STITCH_TRY(use_stream(call));
     const int status =
         options_.transposed
-            ? fn.cudnnConvolutionBackwardData(cudnn().handle(), &one, filter_, weight, source_, source, conv_,
-                                              way.algorithm, call.scratch, way.workspace, &kept, out_, out)
-            : fn.cudnnConvolutionForward(cudnn().handle(), &one, source_, source, filter_, weight, conv_,
-                                         way.algorithm, call.scratch, way.workspace, &kept, out_, out);
+            ? fn.cudnnConvolutionBackwardData(cudnn().handle(), &one, filter_, weights_->weight(), source_,
+                                              source, conv_, way.algorithm, call.scratch, way.workspace,
+                                              &zero, out_, out)
+            : fn.cudnnConvolutionForward(cudnn().handle(), &one, source_, source, filter_, weights_->weight(),
+                                         conv_, way.algorithm, call.scratch, way.workspace, &zero, out_, out);
     return cudnn().check(status, "run a convolution");
-  }
-
-  int32_t run_split(const ConvWay& way, const Call& call, const float* source, float* out) const {
-    const ConvOptions& o = options_;
-    float* high = static_cast<float*>(call.scratch);
-    float* low = high + part_bytes() / sizeof(float);
-    STITCH_TRY(split_.split_source(call, o, source, high, low));
-    Call inner = call;
-    inner.scratch = low + part_bytes() / sizeof(float);
-    ConvWay one = way;
-    one.workspace = way.workspace - 2 * part_bytes();
-    // The small terms first: they would be lost one by one in the large sum.
-    STITCH_TRY(run_library(one, inner, low, split_.high(), out));
-    STITCH_TRY(run_library(one, inner, high, split_.low(), out, 1.0f));
-    STITCH_TRY(run_library(one, inner, high, split_.high(), out, 1.0f));
-    const PlainSum<float> sum{o, source, weights_->weight(), out};
-    return each("convolve what is not finite", o.out_pixels(), SumWherePlain{sum, split_.flag(1)}, call);
-  }
-
-  // Of one part of the source, in whole blocks of memory.
-  size_t part_bytes() const {
-    constexpr size_t kBlock = 256;
-    const size_t bytes = sizeof(float) * options_.pixels() * options_.read_channels();
-    return (bytes + kBlock - 1) / kBlock * kBlock;
   }
 
   int32_t run_fused(const ConvWay& way, const Call& call, const float* source, float* out,
@@ -176,20 +201,17 @@ class ConvRunner {
     if (may_be_product()) ways.push_back(product_way());
     const bool has_fused = !options_.transposed && ends_with_more();
     if (has_fused) add_fused(&ways);
-    add_split(&ways);
-    if (ways.empty()) return adopt({}, call);
+    if (ways.empty()) return adopt({});
     size_t scratch = 0;
     for (const ConvWay& way : ways) scratch = way.workspace > scratch ? way.workspace : scratch;
     Trial trial;
-    if (!reserve(&trial, scratch)) return adopt(ways.front(), call);  // as the heuristics have it
+    if (!reserve(&trial, scratch)) return adopt(ways.front());  // as the heuristics have it
     Call inner = call;
     inner.scratch = trial.scratch.get();
     inner.scratch_bytes = scratch;
     ConvWay best;
     float shortest_ms = -1.0f;
     for (const ConvWay& way : ways) {
-      if (way.kind == ConvWay::kSplit && split_.pack(call, options_, weights_->weight()) != STITCH_OK)
-        continue;
       float ms = 0.0f;
       if (!measure(way, inner, trial, &ms) || (shortest_ms >= 0.0f && ms >= shortest_ms)) continue;
       if (!is_trusted(way, inner, trial)) continue;
@@ -197,16 +219,11 @@ class ConvRunner {
       shortest_ms = ms;
     }
     call.errors->text.clear();  // of ways that the library refused
-    return adopt(best, call);
+    return adopt(best);
   }
 
-  int32_t adopt(const ConvWay& way, const Call& call) {
+  int32_t adopt(const ConvWay& way) {
     way_ = way;
-    if (way.kind == ConvWay::kSplit) {
-      STITCH_TRY(split_.pack(call, options_, weights_->weight()));
-    } else {
-      split_.release();
-    }
     if (way.kind != ConvWay::kProduct) return set_format(way);
     if (!has_product_) STITCH_TRY(make_product());
     way_.workspace = product_.workspace_bytes();
@@ -303,15 +320,6 @@ class ConvRunner {
       size_t bytes = 0;
       if (workspace_of(algorithm, format, &bytes))
         ways->push_back({ConvWay::kFused, algorithm, format, bytes});
-    }
-  }
-
-  // Three convolutions on tensor cores, where the contract wants float32.
-  void add_split(std::vector<ConvWay>* ways) const {
-    size_t bytes = 0;
-    if (options_.allow_tf32 || !SplitWeight::fits(options_)) return;
-    if (workspace_of(dnn::kPrecomputedGemm, dnn::kTensorOpMath, &bytes)) {
-      ways->push_back({ConvWay::kSplit, dnn::kPrecomputedGemm, dnn::kTensorOpMath, bytes + 2 * part_bytes()});
     }
   }
 
@@ -435,7 +443,6 @@ class ConvRunner {
   dnn::FilterDesc filter_ = nullptr;
   dnn::ConvDesc conv_ = nullptr;
   dnn::ActivationDesc activation_ = nullptr;
-  SplitWeight split_;
   Gemm product_;
   bool has_product_ = false;
   ConvWay way_;
