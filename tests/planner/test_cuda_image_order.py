@@ -207,7 +207,20 @@ def test_what_has_no_planar_kernel() -> None:
     assert kind(16, 16, kernel=(3, 3), padding=(1, 1)) is None
 
 
-def test_planar_convolutions_are_built_for_gpus(tmp_path: Path) -> None:
-    module = nn.Sequential(ShuffleUnit(12, 3), nn.Conv2d(24, 6, 1), nn.ReLU(), Fire(6, 6, 8)).train()
-    build = build_for_gpus(emit_cuda(lowered(module, [torch.randn(2, 12, 8, 8)])), tmp_path, ["sm_90"])
+class Planes(nn.Module):
+    """Every kernel for N, C, H, W images, folded strides, and two norms that are added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chain = nn.Sequential(ShuffleUnit(12, 3), nn.Conv2d(24, 6, 1), nn.ReLU(), Fire(6, 6, 8))
+        self.folded = nn.Sequential(nn.Conv2d(3, 8, 11, 4, 2), Shortcut(3))
+
+    def forward(self, x: torch.Tensor, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.chain(x), self.folded(image)
+
+
+def test_kernels_for_images_in_either_order_are_built_for_gpus(tmp_path: Path) -> None:
+    program = lowered(Planes().train(), [torch.randn(2, 12, 8, 8), torch.randn(2, 3, 144, 144)])
+    build = build_for_gpus(emit_cuda(program), tmp_path, ["sm_90"])
     assert build.ok, [row.message for row in build.diagnostics]
+    assert any(isinstance(operation, NormPairOp) for operation in operations(program))
