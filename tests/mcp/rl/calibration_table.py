@@ -52,7 +52,8 @@ def row_of(program: LabelledProgram, judged: JudgedSubmission) -> CalibrationRow
         speedup=reward.speedup,
         scores={row.name: row.score for row in rating.dimensions} if rating else {},
         totals={name: row.total for name, row in rewards.items()},
-        reasons=tuple(reason[:120] for reason in reward.reasons[:2]),
+        # A stack names paths of this machine.
+        reasons=tuple(reason.partition("Traceback")[0][:120] for reason in reward.reasons[:2]),
         device=bench.device if bench else "",
         wall_s=judged.wall_s,
     )

@@ -16,7 +16,7 @@ from stitch_mcp.server.app import build_server
 from stitch_mcp.server.refusals import explain_arguments
 from stitch_mcp.server.render import MAX_CHARS, render
 from stitch_mcp.server.request_inputs import job_request
-from stitch_mcp.server.server_context import ServerContext, open_server_context
+from stitch_mcp.server.server_context import TOOLSETS, ServerContext, open_server_context
 from stitch_mcp.server.tool import Remedy, ToolAnswer
 from stitch_mcp.server.tool_list import TOOLS, find_tool
 from stitch_mcp.server.tools.compile_program import BuildAnswer
@@ -48,7 +48,7 @@ ARGUMENTS = st.dictionaries(st.one_of(st.sampled_from(NAMES), st.text(max_size=1
 @given(calls=st.lists(st.tuples(st.sampled_from(TOOLS), ARGUMENTS), min_size=1, max_size=5))
 def test_any_arguments_get_a_plain_answer(workspace: Path, calls: list[tuple[str, dict[str, Any]]]) -> None:
     async def converse() -> None:
-        server_context = open_server_context({"workspace": workspace})
+        server_context = open_server_context({"workspace": workspace}, toolsets=TOOLSETS)
         async with Client(build_server(server_context)) as client:
             for tool, arguments in calls:
                 slow = find_tool(tool).work is not None
@@ -127,7 +127,7 @@ def test_any_mixture_of_calls_leaves_the_server_alive(
     """Right calls start their jobs, which end with the server."""
 
     async def converse() -> None:
-        server_context = open_server_context({"workspace": workspace})
+        server_context = open_server_context({"workspace": workspace}, toolsets=TOOLSETS)
         async with Client(build_server(server_context)) as client:
             for tool, arguments in calls:
                 if "wait_s" in find_tool(tool).request.model_fields:
