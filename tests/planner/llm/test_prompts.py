@@ -27,6 +27,8 @@ VARIABLES = {
     "planner_system": (),
     "plan": ("task", "operations", "present", "is_cpu"),
     "plan_again": ("problem", "number", "most"),
+    "rubric_system": (),
+    "rubric": ("number", "figures", "code", "parent", "instruction", "anchors"),
 }
 
 
