@@ -5,7 +5,7 @@ from typing import Unpack
 
 import click
 
-from stitch_mcp.cli.options import accept_option, session_options
+from stitch_mcp.cli.options import accept_option, json_option, session_options
 from stitch_mcp.config import Settings
 
 
@@ -40,6 +40,7 @@ from stitch_mcp.config import Settings
 )
 @accept_option
 @session_options
+@json_option
 def command(
     host: str,
     port: int,
@@ -50,6 +51,7 @@ def command(
     sanitize: bool,
     allow_relaxed: bool,
     submission_limit_s: float,
+    as_json: bool,
     **given: Unpack[Settings],
 ) -> int:
     """Serve rewards over HTTP: POST /verify, GET /presets, GET /health.
@@ -57,6 +59,7 @@ def command(
     Requests must carry the token of STITCH_RL_TOKEN; without that variable a token is made and printed once.
     References come with the request, or lie in the workspace.
     """
+    del as_json  # A failure to start is then one JSON object.
     from stitch_mcp.config import configure
     from stitch_mcp.http_app import HttpOptions, new_token, serve_app
     from stitch_mcp.rl.reward.facts import RewardPolicy

@@ -17,6 +17,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_candidate_that_crashes_hangs_or_forks_is_a_result(tmp_path: Path) -> None:
     task = RowsTask(3, 16, 16)
