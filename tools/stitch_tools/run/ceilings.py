@@ -61,8 +61,7 @@ def measure_ceilings(
         target: the device; a GPU must be in this machine.
         session: where torch runs, on as many threads of a CPU as are measured.
         cache_dir: root of our caches; default: the user's cache folder.
-        refresh: measure again.
-        emit: progress for people.
+        refresh, emit: measure again; progress for people.
         wait_s: how long to wait for another process that times on the device, where nothing is known or
             `refresh` asks for it.
         stop: when set, the wait ends.
@@ -99,10 +98,15 @@ def measure_ceilings(
     if waited is not None and waited > _BUSY_SHARE:
         if emit is not None:
             emit(f"others used this machine {waited:.0%} of that time: the figures may be too low")
-        widest = _wider(known or measured, measured)
-        measured = widest.model_copy(update={"disturbed": known is None or known.disturbed})
+        measured = _disturbed(known, measured)
     _keep(place.file, measured)
     return measured
+
+
+def _disturbed(known: Ceilings | None, measured: Ceilings) -> Ceilings:
+    """What is left of a measurement beside others: no figure below what is known."""
+    widest = _wider(known or measured, measured)
+    return widest.model_copy(update={"disturbed": known is None or known.disturbed})
 
 
 def cached_ceilings(target: str, *, threads: int, cache_dir: Path | None = None) -> Ceilings | None:
