@@ -61,7 +61,8 @@ def measure_ceilings(
         target: the device; a GPU must be in this machine.
         session: where torch runs, on as many threads of a CPU as are measured.
         cache_dir: root of our caches; default: the user's cache folder.
-        refresh, emit: measure again; progress for people.
+        refresh: measure again.
+        emit: progress for people.
         wait_s: how long to wait for another process that times on the device, where nothing is known or
             `refresh` asks for it.
         stop: when set, the wait ends.
@@ -96,15 +97,17 @@ def measure_ceilings(
         measured = _measure(place, target, session)
         waited = waited_share(before, snapshot()) if place.gpu is None else None
     if waited is not None and waited > _BUSY_SHARE:
-        if emit is not None:
-            emit(f"others used this machine {waited:.0%} of that time: the figures may be too low")
-        measured = _disturbed(known, measured)
+        measured = _disturbed(known, measured, waited, emit)
     _keep(place.file, measured)
     return measured
 
 
-def _disturbed(known: Ceilings | None, measured: Ceilings) -> Ceilings:
+def _disturbed(
+    known: Ceilings | None, measured: Ceilings, waited: float, emit: Callable[[str], None] | None
+) -> Ceilings:
     """What is left of a measurement beside others: no figure below what is known."""
+    if emit is not None:
+        emit(f"others used this machine {waited:.0%} of that time: the figures may be too low")
     widest = _wider(known or measured, measured)
     return widest.model_copy(update={"disturbed": known is None or known.disturbed})
 
