@@ -127,10 +127,12 @@ def _print_failure(failure: Failure, arguments: Sequence[str]) -> bool:
     return True
 
 
+_GROUPS = ("cache", "config", "index", "memory", "rl", "runs", "skills", "suite", "task")
+
+
 def _command_name(arguments: Sequence[str]) -> str:
     """The command's name as in results ("solve", "runs show"), as far as it was given."""
     names = [word for word in arguments if not word.startswith("-")]
-    grouped = names[:1] and names[0] in ("cache", "config", "index", "memory", "runs", "skills", "task")
     # The one group within a group.
-    depth = 3 if names[:2] == ["rl", "reward"] else 2 if grouped or names[:1] == ["rl"] else 1
+    depth = 3 if names[:2] == ["rl", "reward"] else 2 if names and names[0] in _GROUPS else 1
     return " ".join(names[:depth])

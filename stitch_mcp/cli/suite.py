@@ -28,7 +28,6 @@ from stitch_mcp.suite.tasks import SuiteTask, chosen, folder_tasks, in_mode, ker
 from stitch_mcp.views.table import ReportSection, one_line
 
 F = TypeVar("F", bound=Callable[..., Any])
-_REST = {"ignore_unknown_options": True}
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -112,7 +111,7 @@ def command() -> None:
     """
 
 
-@command.command("kernelbench", context_settings=_REST)
+@command.command("kernelbench")
 @click.option("--level", "levels", default="3", metavar="N,N", help="KernelBench's levels (default: 3).")
 @_sweep_options
 def kernelbench(levels: str, arguments: tuple[str, ...], **given: Any) -> int:
@@ -124,7 +123,7 @@ def kernelbench(levels: str, arguments: tuple[str, ...], **given: Any) -> int:
     )
 
 
-@command.command("folder", context_settings=_REST)
+@command.command("folder")
 @_sweep_options
 def folder(arguments: tuple[str, ...], **given: Any) -> int:
     """Solve every reference of a folder, as one sweep."""

@@ -144,12 +144,12 @@ def test_a_time_limit_that_ends_in_the_timing_still_gives_the_program_and_its_ti
 
     assert result.status == "accepted"
     assert result.bench is not None
-    times = {row.name: row.throughput_us for row in result.bench.timings}
-    assert times["program"] is not None
-    assert times["eager"] is not None
-    assert times["compile:default"] is None
-    note = next(row.note for row in result.bench.timings if row.name == "compile:default")
-    assert "time limit" in note
+    timings = {row.name: row for row in result.bench.timings}
+    for row in (timings["program"], timings["eager"]):
+        # One round beside others may leave no slope of a short call, and says so.
+        assert row.throughput_us is not None or "others took more time than the calls" in row.note
+    assert timings["compile:default"].throughput_us is None
+    assert "time limit" in timings["compile:default"].note
 
 
 @pytest.mark.parametrize(

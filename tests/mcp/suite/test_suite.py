@@ -217,10 +217,10 @@ def test_a_sweep_writes_a_row_a_task_and_goes_on_where_it_ended(tmp_path: Path) 
     )
     arguments = ("suite", "folder", "--path", "tasks", "--out", "out", "--jobs", "2")
     env = {**os.environ, "STITCH_BENCH_BUDGET_S": "0.000001"}
-    code, printed = call(tmp_path, *arguments, "--only", "opaque", "--quick", env=env)
+    code, printed = call(tmp_path, *arguments, "--only", "opaque", "--", "--quick", env=env)
     assert code == 0
     assert printed["failures"] == {"no program": ["opaque"]}
-    code, printed = call(tmp_path, *arguments, "--quick", env=env)
+    code, printed = call(tmp_path, *arguments, "--", "--quick", env=env)
     assert [(one["task"], one["status"]) for one in printed["rows"]] == [
         ("opaque", None),
         ("relu", "accepted"),
