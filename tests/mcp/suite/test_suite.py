@@ -217,10 +217,10 @@ def test_a_sweep_writes_a_row_a_task_and_goes_on_where_it_ended(tmp_path: Path) 
     )
     arguments = ("suite", "folder", "--path", "tasks", "--out", "out", "--jobs", "2")
     env = {**os.environ, "STITCH_BENCH_BUDGET_S": "0.000001"}
-    code, printed = call(tmp_path, *arguments, "--only", "opaque", "--", "--quick", env=env)
+    code, printed = call(tmp_path, *arguments, "--only", "opaque", "--json", "--", "--quick", env=env)
     assert code == 0
     assert printed["failures"] == {"no program": ["opaque"]}
-    code, printed = call(tmp_path, *arguments, "--", "--quick", env=env)
+    code, printed = call(tmp_path, *arguments, "--json", "--", "--quick", env=env)
     assert [(one["task"], one["status"]) for one in printed["rows"]] == [
         ("opaque", None),
         ("relu", "accepted"),
@@ -236,7 +236,11 @@ def test_a_sweep_writes_a_row_a_task_and_goes_on_where_it_ended(tmp_path: Path) 
     assert (code, compared["moved"]) == (0, [])
     assert "No task moved." in (tmp_path / "moved.md").read_text(encoding="utf-8")
     again = subprocess.run(
-        [*COMMAND, *arguments, "--target", "cuda"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*COMMAND, *arguments, "--", "--target", "cuda"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert again.returncode == 2
     assert "other options" in again.stderr
