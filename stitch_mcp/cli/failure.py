@@ -26,6 +26,7 @@ class Failure:
     exit_code: ExitCode
 
 
+_GROUPS = ("cache", "config", "index", "memory", "runs", "skills", "suite", "task")
 _SYSTEM_HINTS = {
     errno.ENOSPC: "free some space (`stitch-mcp cache show`, `stitch-mcp runs list`) and try again",
     errno.EROFS: "choose a folder that can be written: --workspace, STITCH_CACHE_DIR",
@@ -130,7 +131,7 @@ def _print_failure(failure: Failure, arguments: Sequence[str]) -> bool:
 def _command_name(arguments: Sequence[str]) -> str:
     """The command's name as in results ("solve", "runs show"), as far as it was given."""
     names = [word for word in arguments if not word.startswith("-")]
-    grouped = names[:1] and names[0] in ("cache", "config", "index", "memory", "runs", "skills", "task")
+    grouped = names[:1] and names[0] in _GROUPS
     # The one group within a group.
     depth = 3 if names[:2] == ["rl", "reward"] else 2 if grouped or names[:1] == ["rl"] else 1
     return " ".join(names[:depth])
