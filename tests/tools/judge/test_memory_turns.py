@@ -12,10 +12,12 @@ from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.memory_holders import BenchMemory, naming_holders
 from stitch_tools.judge.memory_turns import CheckAttempt, check_in_turn, forecast_bytes
 from stitch_tools.judge.timing import benchmark_program
+from stitch_tools.judge.timing.runners import step_reason
 from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_memory import DeviceMemory, MemoryReading, Waiter
 from stitch_tools.models.verdict import Bench, Check, CheckStatus, Timing
 from stitch_tools.protocol.free_memory import total_bytes
+from stitch_tools.protocol.memory_faults import says_out_of_memory
 from stitch_tools.protocol.messages_session import ChildLimits
 from stitch_tools.run.reference_server import ReferenceMemoryError, ReferenceServer
 from stitch_tools.run.session import TargetSession
@@ -179,6 +181,22 @@ def test_a_timing_is_left_open_only_where_memory_was_missing_beside_others(setup
         assert (no_eager.outcome, no_eager.memory_held) == ("unmeasured", True)
     assert shared.excuse(without).memory_held, "the other one may have ended since"
     assert not BenchMemory(trial, memory()).excuse(without).memory_held
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "reason"),
+    [
+        ("out_of_memory", "wants more", "forward: wants more: out_of_memory"),
+        ("out_of_memory", "", "forward: out_of_memory"),
+        ("out_of_memory", "CUDA out of memory", "forward: CUDA out of memory"),
+        ("error", "wants more", "forward: wants more"),
+    ],
+)
+def test_a_timing_says_that_memory_was_missing_whatever_the_program_says(
+    status: str, message: str, reason: str
+) -> None:
+    assert step_reason("forward", status, message) == reason
+    assert says_out_of_memory(reason) == (status == "out_of_memory")
 
 
 def test_whoever_holds_memory_is_named_to_a_reference_that_finds_none() -> None:
