@@ -9,7 +9,7 @@ import pytest
 from stitch_tools.errors import MemoryHeldError
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
-from stitch_tools.judge.memory_holders import BenchMemory, naming_holders
+from stitch_tools.judge.memory_holders import BenchMemory, naming_holders, refuse_held_memory
 from stitch_tools.judge.memory_turns import CheckAttempt, check_in_turn, forecast_bytes
 from stitch_tools.judge.timing import benchmark_program
 from stitch_tools.judge.timing.runners import step_reason
@@ -181,6 +181,15 @@ def test_a_timing_is_left_open_only_where_memory_was_missing_beside_others(setup
         assert (no_eager.outcome, no_eager.memory_held) == ("unmeasured", True)
     assert shared.excuse(without).memory_held, "the other one may have ended since"
     assert not BenchMemory(trial, memory()).excuse(without).memory_held
+
+
+def test_a_result_that_is_less_for_want_of_memory_beside_others_is_refused(setup: TurnSetup) -> None:
+    missing = "export: OutOfMemoryError: CUDA out of memory"
+    with pytest.raises(MemoryHeldError, match=f"{missing} .other processes hold 71680"):
+        refuse_held_memory(setup.reference, missing, memory(70))
+    refuse_held_memory(setup.reference, missing, memory())
+    refuse_held_memory(setup.reference, "export: a branch depends on values", memory(70))
+    assert check_program(setup.trial("NONE"), memory=memory()).status == "accepted"
 
 
 @pytest.mark.parametrize(

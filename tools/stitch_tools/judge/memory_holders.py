@@ -8,7 +8,7 @@ from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_memory import DeviceMemory, MemoryReading, device_memory
 from stitch_tools.models.verdict import Bench
 from stitch_tools.protocol.memory_faults import says_out_of_memory
-from stitch_tools.run.reference_server import ReferenceMemoryError
+from stitch_tools.run.reference_server import ReferenceMemoryError, ReferenceServer
 
 
 @contextmanager
@@ -32,6 +32,27 @@ def naming_holders(target: str, memory: DeviceMemory | None = None) -> Generator
         if not held:
             raise
         raise memory_held(error, held) from error
+
+
+def refuse_held_memory(reference: ReferenceServer, why_less: str, memory: DeviceMemory | None = None) -> None:
+    """Nothing, unless a result is less than it would be since others hold memory of the device.
+
+    Args:
+        reference: what made the result; it is stopped, and started anew, else its memory counts as others'.
+        why_less: the reason that the result gives for being less; any other than missing memory is none here.
+        memory: by default that of the reference's device.
+
+    Raises:
+        MemoryHeldError: others hold memory.
+    """
+    if not says_out_of_memory(why_less):
+        return
+    memory = memory or device_memory(reference.task.target)
+    reference.stop()
+    held = _held_words(memory) if memory is not None else ""
+    if held:
+        raise memory_held(ReferenceMemoryError(why_less), held)
+    reference.revive()
 
 
 def memory_held(error: ReferenceMemoryError, why: str) -> MemoryHeldError:
