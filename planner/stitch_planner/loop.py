@@ -26,6 +26,7 @@ from stitch_planner.runs.run import LostStep, Run, Workspace, lost_step, started
 from stitch_planner.runs.state import State
 from stitch_planner.workbench import Workbench
 from stitch_tools.errors import BudgetError, EnvironmentMissingError, RunInterrupt, StitchError, StoreError
+from stitch_tools.judge.memory_holders import naming_holders
 from stitch_tools.models.acceptance import AcceptPolicy, Verdict
 from stitch_tools.models.base import Fact
 from stitch_tools.models.task import Task
@@ -118,9 +119,12 @@ def solve(
             coder = coder_of(run, workbench, request.models, request.limits, budget)
             planner = planner_of(run, coder)
             memory = MemoryFile(request.memory) if request.memory and started(run.state).memory else None
-            with RunContext(
-                run, opened.task, opened.target, workbench, coder, planner=planner, memory=memory
-            ) as context:
+            with (
+                naming_holders(opened.task.target),
+                RunContext(
+                    run, opened.task, opened.target, workbench, coder, planner=planner, memory=memory
+                ) as context,
+            ):
                 advance(context, budget, handlers, on_state)
         return _result(run, opened.task)
     # KeyboardInterrupt and SystemExit included: `runs show` has to tell an interrupted run from a killed one.

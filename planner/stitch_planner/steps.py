@@ -7,6 +7,7 @@ from stitch_planner.plan import Plan
 from stitch_planner.planning import make_plan
 from stitch_planner.runs.run import started
 from stitch_tools.graph import capture_graph
+from stitch_tools.judge.memory_holders import refuse_held_memory
 from stitch_tools.models.graph import Ceilings, Graph
 from stitch_tools.models.program import Build
 from stitch_tools.models.task import ReferenceFacts
@@ -35,7 +36,10 @@ def capture(context: RunContext) -> tuple[Graph, Ceilings | None]:
             stop=context.workbench.stop,
         )
     context.workbench.say("capturing the graph")
-    return capture_graph(context.reference.child, context.task, context.facts, ceilings), ceilings
+    graph = capture_graph(context.reference.child, context.task, context.facts, ceilings)
+    # A graph that could not be compared for want of memory is opaque: no program comes of it.
+    refuse_held_memory(context.reference, graph.reason)
+    return graph, ceilings
 
 
 def plan(context: RunContext) -> Plan:

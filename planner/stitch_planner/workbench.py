@@ -164,8 +164,10 @@ class Workbench:
         versions = session.torch_version, session.interpreter.python_version
         if known is not None and (known.torch_version, known.python_version) != versions:
             known = None
+        from stitch_tools.judge.memory_holders import naming_holders
+
         self.say("loading the reference" if known else "observing the reference")
-        with self.reference(session, task) as server:
+        with naming_holders(task.target), self.reference(session, task) as server:
             yield server, known or server.observe()
 
     @contextlib.contextmanager

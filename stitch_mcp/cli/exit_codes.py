@@ -39,7 +39,7 @@ MEANINGS = {
     ExitCode.MODEL: "model, authentication or quota",
     ExitCode.BUDGET: "stopped by the budget; the best so far is kept",
     ExitCode.CHEAT: "a program was rejected as a cheat",
-    ExitCode.UNMEASURED: "built, but not measured: no such device here",
+    ExitCode.UNMEASURED: "built, but not measured: no such device here, or others hold its memory",
     ExitCode.INTERRUPTED: "interrupted; the message says how to resume",
 }
 """One line each, for documentation and `--help`."""

@@ -26,6 +26,7 @@ class Failure:
     exit_code: ExitCode
 
 
+_GROUPS = ("cache", "config", "index", "memory", "rl", "runs", "skills", "suite", "task")
 _SYSTEM_HINTS = {
     errno.ENOSPC: "free some space (`stitch-mcp cache show`, `stitch-mcp runs list`) and try again",
     errno.EROFS: "choose a folder that can be written: --workspace, STITCH_CACHE_DIR",
@@ -125,9 +126,6 @@ def _print_failure(failure: Failure, arguments: Sequence[str]) -> bool:
         give_up(sys.stdout)
         return False
     return True
-
-
-_GROUPS = ("cache", "config", "index", "memory", "rl", "runs", "skills", "suite", "task")
 
 
 def _command_name(arguments: Sequence[str]) -> str:

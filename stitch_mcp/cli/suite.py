@@ -24,7 +24,7 @@ from stitch_mcp.suite.summary import (
     summary_lines,
 )
 from stitch_mcp.suite.sweep import Sweep
-from stitch_mcp.suite.tasks import SuiteTask, chosen, folder_tasks, in_mode, kernelbench_tasks
+from stitch_mcp.suite.tasks import SuiteTask, chosen, folder_tasks, in_mode, kernelbench_tasks, level_numbers
 from stitch_mcp.views.table import ReportSection, one_line
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -117,10 +117,8 @@ def command() -> None:
 def kernelbench(levels: str, arguments: tuple[str, ...], **given: Any) -> int:
     """Solve every problem of KernelBench's levels, as one sweep."""
     options = SweepOptions(**given)
-    numbers = [int(word) for word in levels.split(",") if word.strip().isdigit()]
-    return _run_sweep(
-        f"KernelBench level {levels}", kernelbench_tasks(options.path, numbers), arguments, options
-    )
+    tasks = kernelbench_tasks(options.path, level_numbers(levels))
+    return _run_sweep("suite kernelbench", f"KernelBench level {levels}", tasks, arguments, options)
 
 
 @command.command("folder")
@@ -128,9 +126,8 @@ def kernelbench(levels: str, arguments: tuple[str, ...], **given: Any) -> int:
 def folder(arguments: tuple[str, ...], **given: Any) -> int:
     """Solve every reference of a folder, as one sweep."""
     options = SweepOptions(**given)
-    return _run_sweep(
-        f"The references of {options.path.name}", folder_tasks(options.path), arguments, options
-    )
+    title = f"The references of {options.path.name}"
+    return _run_sweep("suite folder", title, folder_tasks(options.path), arguments, options)
 
 
 @command.command("compare")
@@ -151,10 +148,10 @@ def compare(first: Path, second: Path, out: Path | None, as_json: bool) -> int:
 
 
 def _run_sweep(
-    title: str, tasks: Sequence[SuiteTask], arguments: tuple[str, ...], options: SweepOptions
+    name: str, title: str, tasks: Sequence[SuiteTask], arguments: tuple[str, ...], options: SweepOptions
 ) -> int:
     """Solve what is left of the tasks, and write the summaries."""
-    output = CommandOutput("suite", as_json=options.as_json)
+    output = CommandOutput(name, as_json=options.as_json)
     tasks = chosen(tasks, options.only, options.every)
     protocol = SuiteProtocol(
         arguments=arguments,
@@ -165,7 +162,7 @@ def _run_sweep(
     )
     file = RowFile(options.out, protocol)
     known = file.read()
-    left = [task for task in tasks if task.name not in known]
+    left = [task for task in tasks if task.name not in known or known[task.name].memory_held]
     if options.mode:
         left = in_mode(left, options.mode, options.out / "tasks")
     output.progress(f"{len(left)} of {len(tasks)} tasks are left")

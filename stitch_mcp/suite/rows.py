@@ -8,7 +8,7 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from stitch_tools.errors import StoreError, UsageError
+from stitch_tools.errors import MemoryHeldError, StoreError, UsageError
 from stitch_tools.models.base import Fact
 from stitch_tools.models.task import Contract
 from stitch_tools.models.verdict import Bench
@@ -54,6 +54,8 @@ class SuiteRow(Fact):
     """Formats and mode of the run's contract, in words; "" where no run was opened."""
     insensitive: bool = False
     """Whether the task's own outputs do not depend noticeably on its inputs, or on its weights."""
+    memory_held: bool = False
+    """Whether it is `unmeasured` because other processes held memory of the device: it is tried again."""
     run_id: str | None = None
     message: str = ""
     wall_s: float = 0.0
@@ -101,11 +103,13 @@ def row_of(
     check = _mapping(answer.get("check"))
     work = _mapping(check.get("work"))
     error = _mapping(answer.get("error"))
+    untimed = bench.message if bench is not None and bench.memory_held else ""
+    held = error.get("code") == MemoryHeldError.code or check.get("memory_held") is True or bool(untimed)
     return SuiteRow(
         task=task,
         exit_code=exit_code,
-        status=_text(answer.get("status")),
-        counts=answer.get("counts") is True,
+        status="unmeasured" if held else _text(answer.get("status")),
+        counts=answer.get("counts") is True and not held,
         reasons=_texts(answer.get("reasons")),
         flags=_texts(check.get("flags")),
         outcome=_text(answer.get("outcome")),
@@ -124,7 +128,8 @@ def row_of(
         contract=contract,
         insensitive=_is_insensitive(check.get("sensitivity")),
         run_id=_text(answer.get("run_id")),
-        message=_text(error.get("message")) or _text(answer.get("message")) or "",
+        memory_held=held,
+        message=_text(error.get("message")) or untimed or _text(answer.get("message")) or "",
         wall_s=round(wall_s, 1),
     )
 
@@ -143,9 +148,11 @@ class RowFile:
         head = folder / "suite.json"
         make_folder(folder)
         try:
-            if head.is_file():
-                _refuse_other(SuiteProtocol.model_validate_json(head.read_bytes()), protocol, folder)
-            else:
+            known = SuiteProtocol.model_validate_json(head.read_bytes()) if head.is_file() else None
+            if known is not None:
+                _refuse_other(known, protocol, folder)
+            # The rows stay when fewer tasks are chosen later.
+            if known is None or known.task_count < protocol.task_count:
                 head.write_text(protocol.model_dump_json(indent=2) + "\n", encoding="utf-8")
         except OSError as error:
             raise _unwritable(folder, error) from error
@@ -155,7 +162,8 @@ class RowFile:
     def read(self) -> dict[str, SuiteRow]:
         """The last row of each task that came to an end; a torn line counts for nothing.
 
-        A task that a fault of the machine ended has none, so that the sweep tries it again.
+        A task that a fault of the machine ended has none, so that the sweep tries it again. So it does with
+        one that found no memory beside others; the row of that says so.
         """
         rows: dict[str, SuiteRow] = {}
         if self.path.is_file():

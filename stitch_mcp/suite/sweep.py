@@ -28,7 +28,8 @@ class Sweep:
     """A sweep at work.
 
     Programs are timed one at a time on a device, whatever `jobs` says: the judge's lock on the device sees to
-    it. Captures and builds go on beside it.
+    it. Captures and builds go on beside it. A task that found no memory beside others is tried once more when
+    all others have ended.
     """
 
     def __init__(
@@ -83,20 +84,31 @@ class Sweep:
         """
         make_folder(self._folder)
         last_s = None if begin_until_s is None else time.monotonic() + begin_until_s
-        waiting = list(tasks)
+        waiting, held = list(tasks), list[str]()
+
+        def is_over() -> bool:
+            return stop.is_set() or (last_s is not None and time.monotonic() >= last_s)
+
+        def keep(row: SuiteRow) -> None:
+            self._rows.add(row)
+            emit(row)
+
         running: set[Future[SuiteRow | None]] = set()
         with ThreadPoolExecutor(self._jobs) as pool:
             while waiting or running:
-                late = last_s is not None and time.monotonic() >= last_s
-                if stop.is_set() or late:
+                if is_over():
                     waiting.clear()
                 while waiting and len(running) < self._jobs:
                     running.add(pool.submit(self._solve, waiting.pop(0), stop))
                 done, running = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
                 for row in (future.result() for future in done):
                     if row is not None:
-                        self._rows.add(row)
-                        emit(row)
+                        keep(row)
+                        held += [row.task] if row.memory_held else []
+        for task in [task for task in tasks if task.name in held]:
+            row = None if is_over() else self._solve(task, stop)
+            if row is not None:
+                keep(row)
 
     def _solve(self, task: SuiteTask, stop: threading.Event) -> SuiteRow | None:
         """The task's row; None where it was interrupted, so that the next sweep tries it again."""

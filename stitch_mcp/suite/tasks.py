@@ -25,6 +25,18 @@ class SuiteTask:
         return (self.number - 1) % step == 0
 
 
+def level_numbers(text: str) -> list[int]:
+    """The levels in a text like `1,3`, each once.
+
+    Raises:
+        UsageError: a word is no number.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise UsageError(f"{text!r} names no levels", hint="name numbers with commas between: --level 1,2,3")
+    return list(dict.fromkeys(map(int, words)))
+
+
 def kernelbench_tasks(checkout: Path, levels: Sequence[int]) -> list[SuiteTask]:
     """The problems of these levels, in the order of their numbers.
 

@@ -75,6 +75,12 @@ class EnvironmentMissingError(StitchError):
     code = "environment"
 
 
+class MemoryHeldError(EnvironmentMissingError):
+    """Other processes hold the memory of the device that a reference needs."""
+
+    code = "memory_held"
+
+
 class SandboxError(EnvironmentMissingError):
     """The isolation that was required is not available here."""
 

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,18 @@ import pytest
 from stitch_mcp.report.page_template import sections_html, sections_markdown
 from stitch_mcp.suite.compare import moved_tasks
 from stitch_mcp.suite.gpus import GpuShares, gpu_pins
-from stitch_mcp.suite.rows import RowFile, SuiteProtocol, SuiteRow, contract_words, parse_answer, row_of
+from stitch_mcp.suite.rows import (
+    RowFile,
+    SuiteProtocol,
+    SuiteRow,
+    contract_words,
+    parse_answer,
+    read_sweep,
+    row_of,
+)
 from stitch_mcp.suite.summary import sections, summarise, summarise_telling, summary_lines
-from stitch_mcp.suite.tasks import SuiteTask, chosen, folder_tasks, in_mode, kernelbench_tasks
+from stitch_mcp.suite.sweep import Sweep
+from stitch_mcp.suite.tasks import SuiteTask, chosen, folder_tasks, in_mode, kernelbench_tasks, level_numbers
 from stitch_tools.errors import UsageError
 from stitch_tools.machine.devices import Gpu, GpuSearch
 from stitch_tools.models.task import Contract
@@ -51,6 +61,10 @@ def test_kernelbench_is_found_in_the_order_of_its_numbers(tmp_path: Path) -> Non
     ]
     with pytest.raises(UsageError, match="level2"):
         kernelbench_tasks(tmp_path, [2])
+    assert level_numbers("3, 1,3") == [3, 1]
+    for wrong in ("three", "1,,2", ""):
+        with pytest.raises(UsageError, match="names no levels"):
+            level_numbers(wrong)
     with pytest.raises(UsageError, match="nothing"):
         chosen(kernelbench_tasks(tmp_path, [1]), "nothing")
 
@@ -71,6 +85,9 @@ def test_a_row_outlasts_a_torn_line_and_a_fault_of_the_machine_is_no_row(tmp_pat
     assert list(RowFile(tmp_path, PROTOCOL).read()) == ["a", "c"]
     with pytest.raises(UsageError, match="other options"):
         RowFile(tmp_path, PROTOCOL.model_copy(update={"arguments": ()}))
+    for chosen_later in (9, 1):
+        RowFile(tmp_path, PROTOCOL.model_copy(update={"task_count": chosen_later}))
+        assert read_sweep(tmp_path)[0].task_count == 9, "a comparison knows of how many tasks its shares are"
 
 
 def test_only_what_counts_is_in_a_mean_and_every_task_in_a_share() -> None:
@@ -208,6 +225,46 @@ def test_a_row_takes_its_figures_from_the_answer_and_survives_any_text() -> None
     assert (made.flags, made.own_share, made.reasons) == (("partial",), 0.25, ("it is partial",))
 
 
+class SweepBesideOthers(Sweep):
+    """Its runs find no memory while another one is at work."""
+
+    def _solve(self, task: SuiteTask, stop: threading.Event) -> SuiteRow | None:
+        if task.name != "large":
+            return row(task.name, 2.0)
+        self.tries = getattr(self, "tries", 0) + 1
+        answer = {"error": {"code": "memory_held", "message": "no room"}}
+        return row_of("large", answer, 5, 1.0) if self.tries == 1 else row("large", 3.0)
+
+
+def test_a_task_that_found_no_memory_beside_others_is_tried_once_more_alone(tmp_path: Path) -> None:
+    file = RowFile(tmp_path, PROTOCOL)
+    tasks = [SuiteTask(name, tmp_path / name) for name in ("large", "small")]
+    seen: list[SuiteRow] = []
+    sweep = SweepBesideOthers(file, tmp_path / "runs", (), jobs=2, task_limit_s=1.0)
+    sweep.run(tasks, stop=threading.Event(), emit=seen.append)
+    assert sorted((one.task, one.status) for one in seen[:2]) == [
+        ("large", "unmeasured"),
+        ("small", "accepted"),
+    ]
+    assert [(one.task, one.status) for one in seen[2:]] == [("large", "accepted")]
+    assert {name: one.speedup for name, one in file.read().items()} == {"large": 3.0, "small": 2.0}
+
+
+@pytest.mark.parametrize("part", ["check", "bench"])
+def test_a_program_that_found_no_memory_beside_others_is_unmeasured(part: str) -> None:
+    bench = {"program_id": "p", "task_id": "t", "outcome": "unmeasured", "message": "memory ran out"}
+    facts: dict[str, object] = {"check": {"memory_held": part == "check"}}
+    answer = {
+        **facts,
+        "status": "accepted",
+        "counts": True,
+        "bench": {**bench, "memory_held": part == "bench"},
+    }
+    made = row_of("a", answer, 9, 1.0)
+    assert (made.status, made.counts, made.memory_held) == ("unmeasured", False, True)
+    assert summarise([made], 1).failures == {"unmeasured": ("a",)}
+
+
 def test_a_sweep_writes_a_row_a_task_and_goes_on_where_it_ended(tmp_path: Path) -> None:
     folder = tmp_path / "tasks"
     folder.mkdir()
@@ -233,7 +290,7 @@ def test_a_sweep_writes_a_row_a_task_and_goes_on_where_it_ended(tmp_path: Path) 
     assert "Contract: matmul fp32, conv fp32, train." in summary
     assert "<td>relu</td>" in (tmp_path / "out" / "summary.html").read_text(encoding="utf-8")
     code, compared = call(tmp_path, "suite", "compare", "out", "out", "--out", "moved.md")
-    assert (code, compared["moved"]) == (0, [])
+    assert (code, compared["command"], compared["moved"]) == (0, "suite compare", [])
     assert "No task moved." in (tmp_path / "moved.md").read_text(encoding="utf-8")
     again = subprocess.run(
         [*COMMAND, *arguments, "--", "--target", "cuda"],

@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from stitch_tools.errors import MemoryHeldError
 from stitch_tools.judge.check import check_program
 from stitch_tools.judge.check_options import CheckOptions
-from stitch_tools.judge.memory_turns import CheckAttempt, MemoryHeldError, check_in_turn, forecast_bytes
+from stitch_tools.judge.memory_holders import BenchMemory, naming_holders, refuse_held_memory
+from stitch_tools.judge.memory_turns import CheckAttempt, check_in_turn, forecast_bytes
+from stitch_tools.judge.timing import benchmark_program
+from stitch_tools.judge.timing.runners import step_reason
 from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_memory import DeviceMemory, MemoryReading, Waiter
-from stitch_tools.models.verdict import Check, CheckStatus
+from stitch_tools.models.verdict import Bench, Check, CheckStatus, Timing
 from stitch_tools.protocol.free_memory import total_bytes
+from stitch_tools.protocol.memory_faults import says_out_of_memory
 from stitch_tools.protocol.messages_session import ChildLimits
 from stitch_tools.run.reference_server import ReferenceMemoryError, ReferenceServer
 from stitch_tools.run.session import TargetSession
@@ -98,7 +103,8 @@ def test_a_program_that_needs_too_much_alone_is_out_of_memory_at_once(setup: Tur
 def test_a_program_that_runs_out_of_memory_beside_a_strangers_process_is_not_judged(setup: TurnSetup) -> None:
     check = check_program(setup.trial(), memory=memory(used_gib=70))
     assert check.status == "unmeasured", check.message
-    assert "processes that are not ours hold 71680 of 81920 MiB" in check.message
+    assert "other processes hold 71680 of 81920 MiB" in check.message
+    assert check.memory_held
     assert ALONE in setup.said
     # The next program finds a reference that works.
     assert check_program(setup.trial("NONE"), memory=memory(used_gib=70)).status == "accepted"
@@ -137,10 +143,79 @@ def test_what_ran_out_beside_another_job_is_judged_when_that_has_ended(setup: Tu
 
 
 def test_a_reference_without_memory_is_an_error_that_says_who_holds_it(setup: TurnSetup) -> None:
-    with pytest.raises(MemoryHeldError, match="not ours hold 71680 of 81920 MiB"):
+    with pytest.raises(MemoryHeldError, match="other processes hold 71680 of 81920 MiB"):
         check_in_turn(setup.trial(), memory(70), in_turn(NO_MEMORY, NO_MEMORY), limited=False)
     with pytest.raises(ReferenceMemoryError):
         check_in_turn(setup.trial(), memory(), in_turn(NO_MEMORY), limited=False)
+
+
+@pytest.mark.parametrize(("used_gib", "held"), [(70, True), (0, False)])
+def test_a_program_without_memory_when_it_is_timed_has_failed_only_where_it_had_the_device(
+    setup: TurnSetup, used_gib: int, held: bool
+) -> None:
+    bench = benchmark_program(setup.trial(), memory=memory(used_gib))
+    assert (bench.outcome, bench.memory_held, bench.program_failed) == ("unmeasured", held, not held)
+    assert ("other processes hold 71680 of 81920 MiB" in bench.message) == held
+
+
+def bench_of(trial: Trial, message: str = "", *, note: str = "") -> Bench:
+    return Bench(
+        program_id=trial.program.program_id,
+        task_id=trial.task.task_id,
+        outcome="unmeasured" if message else "inconclusive",
+        message=message,
+        program_failed=bool(message),
+        timings=(Timing(name="eager", latency_us=None, note=note),),
+    )
+
+
+def test_a_timing_is_left_open_only_where_memory_was_missing_beside_others(setup: TurnSetup) -> None:
+    trial = replace(setup.trial(), reference=None)
+    without, crashed = (bench_of(trial, f"the program failed: {why}") for why in ("out_of_memory", "SIGSEGV"))
+    shared = BenchMemory(trial, memory())
+    assert shared.excuse(without) == without
+    with memory().claim(GIB, Waiter(0.0, "other")):
+        assert "1024 MiB are claimed by other jobs" in shared.excuse(without).message
+        assert shared.excuse(crashed) == crashed
+        no_eager = shared.excuse(bench_of(trial, note="CUDA out of memory"))
+        assert (no_eager.outcome, no_eager.memory_held) == ("unmeasured", True)
+    assert shared.excuse(without).memory_held, "the other one may have ended since"
+    assert not BenchMemory(trial, memory()).excuse(without).memory_held
+
+
+def test_a_result_that_is_less_for_want_of_memory_beside_others_is_refused(setup: TurnSetup) -> None:
+    missing = "export: OutOfMemoryError: CUDA out of memory"
+    with pytest.raises(MemoryHeldError, match=f"{missing} .other processes hold 71680"):
+        refuse_held_memory(setup.reference, missing, memory(70))
+    refuse_held_memory(setup.reference, missing, memory())
+    refuse_held_memory(setup.reference, "export: a branch depends on values", memory(70))
+    assert check_program(setup.trial("NONE"), memory=memory()).status == "accepted"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "reason"),
+    [
+        ("out_of_memory", "wants more", "forward: wants more: out_of_memory"),
+        ("out_of_memory", "", "forward: out_of_memory"),
+        ("out_of_memory", "CUDA out of memory", "forward: CUDA out of memory"),
+        ("error", "wants more", "forward: wants more"),
+    ],
+)
+def test_a_timing_says_that_memory_was_missing_whatever_the_program_says(
+    status: str, message: str, reason: str
+) -> None:
+    assert step_reason("forward", status, message) == reason
+    assert says_out_of_memory(reason) == (status == "out_of_memory")
+
+
+def test_whoever_holds_memory_is_named_to_a_reference_that_finds_none() -> None:
+    with (
+        pytest.raises(MemoryHeldError, match="other processes hold 71680"),
+        naming_holders("cpu", memory(70)),
+    ):
+        raise NO_MEMORY
+    with pytest.raises(ReferenceMemoryError), naming_holders("cpu", memory()):
+        raise NO_MEMORY
 
 
 def test_a_better_result_alone_replaces_one_with_less_memory(setup: TurnSetup) -> None:

@@ -112,6 +112,28 @@ def test_a_timing_that_waits_bars_the_uses_that_come_after_it() -> None:
         assert late.result()
 
 
+def test_uses_that_waited_for_one_timing_go_before_the_next() -> None:
+    waits, order = threading.Event(), list[str]()
+
+    def use_it() -> None:
+        with shared_device("GPU-1", purpose="check", wait_s=20.0):
+            order.append("use")
+
+    def time_it() -> None:
+        with device_lock("GPU-1", wait_s=20.0, emit=lambda _: waits.set()):
+            order.append("timing")
+
+    with ThreadPoolExecutor() as pool:
+        with device_lock("GPU-1", wait_s=0):
+            uses = [pool.submit(use_it) for _ in range(3)]
+            assert not in_another_thread(lambda: use("GPU-1"))
+            timing = pool.submit(time_it)
+            assert waits.wait(20.0)
+        for ended in (*uses, timing):
+            ended.result()
+    assert order == ["use", "use", "use", "timing"]
+
+
 def test_what_a_timing_asks_for_does_not_wait_for_the_timing() -> None:
     with device_lock("GPU-1", wait_s=0), shared_device("GPU-1", purpose="output check", wait_s=0):
         assert not in_another_thread(lambda: use("GPU-1"))

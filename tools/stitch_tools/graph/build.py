@@ -13,6 +13,7 @@ from stitch_tools.models.task import Contract, ReferenceFacts, Task, TensorSpec
 from stitch_tools.protocol.messages import OperationFailedError
 from stitch_tools.protocol.messages_reference import CaptureGraph
 from stitch_tools.run.child import Child
+from stitch_tools.run.reference_server import ReferenceMemoryError
 
 CAPTURE_TIMEOUT_S = 180.0
 
@@ -31,7 +32,8 @@ def capture_graph(child: Child, task: Task, facts: ReferenceFacts | None, ceilin
         fault = error.fault
         place = f"{fault.file}:{fault.line}: " if fault.file else ""
         hint = "does the forward run by itself?"
-        raise TaskError(f"{place}{fault.message or fault.kind}", hint=hint) from error
+        kind = ReferenceMemoryError if fault.kind == "out_of_memory" else TaskError
+        raise kind(f"{place}{fault.message or fault.kind}", hint=hint) from error
     graph = build_graph(data, task.contract, ceilings)
     if facts is not None:
         _compare(graph, facts)

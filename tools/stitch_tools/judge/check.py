@@ -84,7 +84,7 @@ def check_program(
 
     Raises:
         EnvironmentMissingError: the GPU does not answer, or did not after an earlier program.
-        MemoryHeldError: processes that are not ours hold the memory that the reference needs.
+        MemoryHeldError: other processes hold the memory that the reference needs.
         TaskError: the reference itself fails.
         WorkerError, SandboxError: a failure of ours or of this machine.
     """

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from stitch_tools.errors import EnvironmentMissingError, StoreError
+from stitch_tools.errors import StoreError
+from stitch_tools.judge.memory_holders import in_use, memory_held
 from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_lock import DEVICE_WAIT_S
 from stitch_tools.machine.device_memory import DeviceMemory, MemoryReading, Waiter
@@ -20,10 +21,6 @@ from stitch_tools.run.reference_server import ReferenceMemoryError
 _CONTEXTS_BYTES = 3 * (600 << 20)
 # An oracle is run where it takes no more than this of what is free (worker/reference/oracle_memory.py).
 _ORACLE_SHARE = 0.7
-
-
-class MemoryHeldError(EnvironmentMissingError):
-    """Processes that are not ours hold the memory that a reference needs."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ def check_in_turn(
 
     Raises:
         ReferenceMemoryError: there is not enough memory for the reference.
-        MemoryHeldError: processes that are not ours hold it.
+        MemoryHeldError: other processes hold it.
         InterruptedRunError: the trial was stopped while it waited.
     """
     if memory is None:
@@ -91,8 +88,7 @@ def check_in_turn(
     except StoreError as error:
         return _left_open(first, f"{error.message}; {error.hint}")
     if again.ran_out and memory.shared_by_strangers(reading):
-        held = f"{reading.used_bytes >> 20} of {reading.total_bytes >> 20} MiB"
-        return _left_open(again, f"processes that are not ours hold {held} of the device's memory")
+        return _left_open(again, in_use(reading))
     return again.check()
 
 
@@ -131,12 +127,14 @@ class _Turn:
 def _left_open(attempt: CheckAttempt, why: str) -> Check:
     """The result where others are why memory ran out: never the program's fault."""
     if isinstance(attempt.result, ReferenceMemoryError):
-        raise MemoryHeldError(
-            f"{attempt.result.message} ({why})", hint="Wait for them or end them, then check again."
-        )
+        raise memory_held(attempt.result, why)
     if not attempt.ran_out:
         return attempt.result
     message = f"memory ran out, and {why}: wait for them or end them, then check again"
     return attempt.result.model_copy(
-        update={"status": "unmeasured", "message": f"{message} ({attempt.result.message})"}
+        update={
+            "status": "unmeasured",
+            "memory_held": True,
+            "message": f"{message} ({attempt.result.message})",
+        }
     )

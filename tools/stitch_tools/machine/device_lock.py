@@ -1,9 +1,10 @@
 """One process times on a device at a time, and nobody else uses the device meanwhile.
 
 A timing holds the device's lock alone. On a GPU, whatever else runs there (requests of checks, observations)
-shares the lock for as long as one request takes. A timing that waits bars those that come after it, so that a
-stream of short requests cannot keep it out. The locks are the kernel's: a killed holder leaves none behind.
-They hold for all users and containers that share a lock folder.
+shares the lock for as long as one request takes. Both take turns: a timing that waits bars the requests that
+come after it, so that a stream of these cannot keep it out, and requests that waited for the end of one
+timing go before the next. The locks are the kernel's: a killed holder leaves none behind. They hold for all
+users and containers that share a lock folder.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 
 from stitch_tools.errors import InterruptedRunError, LockedError
@@ -23,6 +25,8 @@ from stitch_tools.storage.locks import FileLock, holder
 _MODE = 0o666
 _POLL_S = 0.2
 _SHARED_POLL_S = 0.02
+_HEAD_START_S = 5 * _SHARED_POLL_S
+"""So long after a timing the next one leaves the device to the requests that waited."""
 DEVICE_WAIT_S = 600.0
 """So long whoever cannot go on without the device waits for another process that times on it."""
 
@@ -64,9 +68,12 @@ def device_lock(
     say = _once(emit)
     with contextlib.ExitStack() as held:
         with _file_lock(_queue_key(device_key), purpose) as queue:
-            _await(queue, deadline_s, say, stop)
+            _await(queue.acquire, deadline_s, say, stop)
+            # Nobody else can begin one, as long as we hold the queue.
+            if _await(partial(_refuse_during_timing, device_key), deadline_s, say, stop):
+                time.sleep(_HEAD_START_S)
             lock = held.enter_context(_file_lock(device_key, purpose))
-            _await(lock, deadline_s, say, stop)
+            _await(lock.acquire, deadline_s, say, stop)
         held.enter_context(_noted(device_key))
         yield
 
@@ -78,20 +85,29 @@ def shared_device(device_key: str | None, *, purpose: str, wait_s: float = DEVIC
     Nothing happens where this thread holds the device already, and for the key None.
 
     Raises:
-        LockedError: another process times on it, or waits for that, for more than `wait_s` seconds.
+        LockedError: another process times on it, or waited for that before, for more than `wait_s` seconds.
         StoreError: the lock folder cannot be written.
     """
     if device_key is None or device_key in _held.keys:
         yield
         return
-    deadline_s = time.monotonic() + wait_s
-    with _file_lock(device_key, purpose, shared=True) as lock:
+    queue = lock_path(_queue_key(device_key))
+    was_timed = False
+
+    def join() -> None:
+        nonlocal was_timed
+        try:
+            lock.acquire()
+        except LockedError:
+            was_timed = True
+            raise
         # Whoever waits for the device alone holds the queue until it has it.
-        while first := holder(lock_path(_queue_key(device_key))):
-            if time.monotonic() >= deadline_s:
-                raise LockedError(f"the device is busy: {first} is to time on it", hint="wait for it")
-            time.sleep(_SHARED_POLL_S)
-        _await(lock, deadline_s, None, None, poll_s=_SHARED_POLL_S)
+        if not was_timed and (first := holder(queue)):
+            lock.release()
+            raise LockedError(f"{first} is to time on it")
+
+    with _file_lock(device_key, purpose, shared=True) as lock:
+        _await(join, time.monotonic() + wait_s, None, None, poll_s=_SHARED_POLL_S)
         with _noted(device_key):
             yield
 
@@ -132,25 +148,33 @@ def _file_lock(device_key: str, purpose: str, *, shared: bool = False) -> Genera
         lock.release()
 
 
+def _refuse_during_timing(device_key: str) -> None:
+    path = lock_path(device_key)
+    # Of those that share the lock none counts as its holder.
+    if first := holder(path):
+        raise LockedError(f"{path.name} is held by {first}")
+
+
 def _await(
-    lock: FileLock,
+    take: Callable[[], None],
     deadline_s: float,
     emit: Callable[[str], None] | None,
     stop: threading.Event | None,
     *,
     poll_s: float = _POLL_S,
-) -> None:
-    """Take the lock.
+) -> bool:
+    """Try until `take` raises no LockedError; whether it did at first.
 
     Raises:
         InterruptedRunError: `stop` was set before.
         LockedError: it is held at the deadline.
     """
+    waited = False
     while True:
         refuse_after(stop)
         try:
-            lock.acquire()
-            return
+            take()
+            return waited
         except LockedError as error:
             if time.monotonic() >= deadline_s:
                 raise LockedError(
@@ -158,6 +182,7 @@ def _await(
                 ) from error
             if emit is not None:
                 emit(f"waiting for the device: {error.message}")
+            waited = True
             # Not stop.wait(): a signal handler that sets the event while this thread is inside it may hang.
             time.sleep(poll_s)
 

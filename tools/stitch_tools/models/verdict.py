@@ -177,6 +177,8 @@ class Check(Fact):
     through memory of the host; None on a CPU, and when nothing ran."""
     message: str = ""
     """One sentence: the status' cause, with the next step where there is one."""
+    memory_held: bool = False
+    """Whether it is `unmeasured` because other processes held memory of the device."""
     sanitizers: tuple[SanitizerRun, ...] = ()
     """What each sanitizer saw, or why it was not applied; () where none was asked for."""
     not_checked: tuple[str, ...] = ()
@@ -281,6 +283,8 @@ class Bench(Fact):
     """The first doubt in words; "" where there is none."""
     program_failed: bool = False
     """Whether the program is why nothing was measured: not built or loadable, or wrong under the clock."""
+    memory_held: bool = False
+    """Whether it is `unmeasured` because other processes held memory of the device."""
     wall_s: float | None = None
 
     # Benches before 0.2 hold the shortest possible times, beaten or not.

@@ -3,6 +3,9 @@
 _WORDS = (
     "allocate memory",
     "bad_alloc",
+    # The status of a program and the kind of a fault; what is said of a process that was ended for it.
+    "out_of_memory",
+    "needed more memory than it may have",
     # The runtime, the driver and the libraries of a GPU, each in its own words.
     "out of memory",
     "cudaErrorMemoryAllocation",

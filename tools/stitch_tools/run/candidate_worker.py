@@ -121,6 +121,8 @@ class Worker:
 
     def load(self, timeout_s: float) -> Answer:
         """Load the program's library or file, or wait for that where it has begun."""
+        if self._loading is None and self.extensions is not None:
+            self.begin_load()  # it may compile for minutes, for which no timing has to wait
         if self._loading is None:
             return self._call(self._load_request(), timeout_s)
         request, self._loading = self._loading, None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
-from stitch_tools.errors import EnvironmentMissingError, TaskError, WorkerError
+from stitch_tools.errors import EnvironmentMissingError, LockedError, TaskError, WorkerError
 from stitch_tools.machine.device_lock import DEVICE_WAIT_S, shared_device, shared_key
 from stitch_tools.machine.device_memory import DeviceMemory, Waiter, device_memory
 from stitch_tools.models.task import ReferenceFacts, Task
@@ -210,19 +210,22 @@ class ReferenceServer:
         Raises:
             TaskError: inputs cannot be made or do not fit, or forward raises.
             ReferenceMemoryError: there is not enough memory for it.
-            LockedError: there was not beside other jobs of ours, which did not end in time.
         """
         request = ObserveReference(_seed(), _seed(), _seed(), _seed())
         try:
             observed = self.call(request)
-        except ReferenceMemoryError:
+        except ReferenceMemoryError as error:
             memory = memory or device_memory(self.task.target)
             if memory is None or not memory.is_shared():
                 raise
             self.stop()
-            with memory.claim(0, Waiter(DEVICE_WAIT_S, "looking at a reference"), alone=True):
-                self.revive()
-                observed = self.call(request)
+            try:
+                with memory.claim(0, Waiter(DEVICE_WAIT_S, "looking at a reference"), alone=True):
+                    self.revive()
+                    observed = self.call(request)
+            except LockedError as locked:
+                # Other jobs did not end in time.
+                raise error from locked
         return ReferenceFacts.model_validate(observed)
 
     def set_weights(
@@ -400,7 +403,7 @@ def _fault(task: Task, fault: Fault, last_hint: str) -> Exception:
             hint="Use a machine with such a GPU and a CUDA build of torch, or {target} cpu.",
             options=("target",),
         )
-    if fault.traceback:
+    if fault.traceback and fault.kind != "out_of_memory":
         # Not a ReferenceFault: the server itself failed.
         return WorkerError(
             f"the reference server failed: {fault.kind}: {fault.message}", hint=fault.traceback

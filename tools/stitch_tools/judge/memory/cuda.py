@@ -67,7 +67,7 @@ def run_cuda(case: SanitizerCase, tools: Sequence[SanitizerTool]) -> list[Saniti
             python = None if native or reason else stack.enter_context(_python(case))
             if python is not None:
                 # It builds itself once without a tool, which would slow the compiler down, too.
-                first = _execute(trial, python, python.words, (), _PYTHON_BUILD_LIMIT_S)
+                first = _execute(trial, python, python.words, (), _PYTHON_BUILD_LIMIT_S, builds=True)
                 reason = "" if first.done else f"before any tool: {first.why_not_done(_PYTHON_BUILD_LIMIT_S)}"
             if reason:
                 return [case.not_checked(tool, reason) for tool in tools]
@@ -97,9 +97,17 @@ def judged(case: SanitizerCase, tool: SanitizerTool, execution: Execution, kerne
 
 
 def _execute(
-    trial: Trial, command: _Command, words: tuple[str, ...], readable: tuple[Path, ...], limit_s: float
+    trial: Trial,
+    command: _Command,
+    words: tuple[str, ...],
+    readable: tuple[Path, ...],
+    limit_s: float,
+    *,
+    builds: bool = False,
 ) -> Execution:
-    with shared_device(shared_key(trial.task.target), purpose="looking for wrong uses of memory"):
+    # A program that compiles for minutes must not keep timings from the device as long.
+    device = None if builds else shared_key(trial.task.target)
+    with shared_device(device, purpose="looking for wrong uses of memory"):
         return execute(
             trial.session,
             words,

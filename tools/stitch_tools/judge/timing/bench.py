@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from stitch_tools.judge.gpu_health import canary_for, sound_gpu
+from stitch_tools.judge.memory_holders import BenchMemory
 from stitch_tools.judge.timing.baseline_runners import COMPILE_LIMIT_S, start_baseline
 from stitch_tools.judge.timing.call_overhead import charge_overhead, overhead_limit
 from stitch_tools.judge.timing.contestants import Contestants
@@ -37,6 +38,7 @@ from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.judge.timing.wording import describe_doubt, describe_ring
 from stitch_tools.judge.trial import Trial
 from stitch_tools.machine.device_lock import device_lock, refuse_after
+from stitch_tools.machine.device_memory import DeviceMemory, device_memory
 from stitch_tools.machine.devices import Target, cpu_info, resolve_target
 from stitch_tools.models.verdict import Bench
 from stitch_tools.protocol.free_memory import available_bytes
@@ -51,7 +53,11 @@ _SAMPLES = 3
 
 
 def benchmark_program(
-    trial: Trial, options: BenchOptions | None = None, *, probes: Sequence[Probe] = PROBES
+    trial: Trial,
+    options: BenchOptions | None = None,
+    *,
+    probes: Sequence[Probe] = PROBES,
+    memory: DeviceMemory | None = None,
 ) -> Bench:
     """The Bench of an accepted program; trouble of the program's is the outcome `unmeasured` with its reason.
 
@@ -59,6 +65,7 @@ def benchmark_program(
         trial: the program beside its reference.
         options: what is timed, and how long.
         probes: look after the rounds at whether the times are what calls cost.
+        memory: what it shares with other jobs; by default that of the task's device.
 
     Raises:
         TaskError: the reference itself fails.
@@ -71,6 +78,7 @@ def benchmark_program(
     run = _Run(trial, options or BenchOptions(), probes)
     bench = run.refusal()
     if bench is None:
+        shared = BenchMemory(trial, memory or device_memory(trial.task.target))
         canary = canary_for(trial.session, trial.task.target)
         with sound_gpu(canary):
             try:
@@ -79,6 +87,7 @@ def benchmark_program(
                 if canary is not None:
                     canary.doubt()
                 bench = run.unmeasured(f"the program failed: {failure.reason}", program_failed=True)
+        bench = shared.excuse(bench)
     return bench.model_copy(update={"wall_s": time.monotonic() - began})
 
 

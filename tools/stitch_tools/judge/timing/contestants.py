@@ -25,8 +25,6 @@ _LATENCY_SAMPLES = 40
 _QUICK_SINGLES = 2
 # Others disturb half as many blocks as of 20 ms: rounds of calls under 3 ms took 3 to 4 s, not 8 to 11.
 _QUICK_BLOCK_S = 0.010
-# On a GPU three blocks of a visit took 60 of its 95 ms, for a figure that is not the headline; all visits
-# together still make twenty.
 _HOPELESS_S = 10.0  # So long without a round that nobody disturbed ends a quick run.
 _NOTE_CHARS = 300
 
@@ -125,6 +123,8 @@ class Contestants:
             if self.figure == "throughput_us":
                 rules = replace(rules, latency_samples=_QUICK_SINGLES, short_block_s=_QUICK_BLOCK_S)
             else:
+                # Three blocks of a visit took 60 of its 95 ms, for a figure that is not the headline; all
+                # visits together still make twenty.
                 rules = replace(rules, blocks_per_visit=1)
         return rules
 

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from stitch_tools.compile.host_build import build_runner
 from stitch_tools.judge.timing.device_ring import DeviceRing, DeviceRingError
 from stitch_tools.judge.timing.ring import OutputRing, OutputSampler, Ring
-from stitch_tools.judge.timing.runners import Runner, start_runner, take_reply, wait_until_ready
+from stitch_tools.judge.timing.runners import (
+    Runner,
+    start_runner,
+    step_reason,
+    take_reply,
+    wait_until_ready,
+)
 from stitch_tools.judge.timing.setup import Setup
 from stitch_tools.judge.timing.timed_process import RunnerFailedError
 from stitch_tools.models.program import Build, Program
@@ -173,4 +179,4 @@ def _ring(setup: Setup, slots: int, *, live: bool) -> Ring:
 
 def _need(name: str, answer: Answer) -> None:
     if not answer.ok:
-        raise RunnerFailedError(name, f"{answer.step}: {answer.message or answer.status}")
+        raise RunnerFailedError(name, step_reason(answer.step, answer.status, answer.message))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from stitch_tools.judge.timing.ring import OutputSampler
 from stitch_tools.judge.timing.timed_process import Pipes, RunnerFailedError, TimedProcess
+from stitch_tools.protocol.memory_faults import says_out_of_memory
 from stitch_tools.protocol.messages import Operation, OperationFailedError
 from stitch_tools.protocol.messages_candidate import StepReply
 from stitch_tools.protocol.ring_messages import COLLECT, COLLECT_LATEST, RENEW, TOKEN_BITS, request
@@ -193,4 +194,11 @@ def take_reply(child: Child, name: str, request: Operation[object], timeout_s: f
         reason = f"{error.fault.kind}: {error.fault.message[:_REASON_CHARS]}"
         raise RunnerFailedError(name, reason) from error
     if isinstance(reply, StepReply) and reply.status != "ok":
-        raise RunnerFailedError(name, f"{reply.step}: {reply.message[:_REASON_CHARS]}")
+        raise RunnerFailedError(name, step_reason(reply.step, reply.status, reply.message[:_REASON_CHARS]))
+
+
+def step_reason(step: str, status: str, message: str) -> str:
+    """Why a step of a program failed; that memory was missing is said in any case."""
+    words = ": ".join(part for part in (step, message) if part)
+    known = message and (status != "out_of_memory" or says_out_of_memory(message))
+    return words if known else f"{words}: {status}"

@@ -12,6 +12,8 @@ from stitch_tools.protocol.ring_messages import STOP
 
 _WORD = struct.Struct("=Q")
 _ENDED = "the process ended during timing"
+# A native program's own status (worker/runtime/abi.py), below what the loop adds to it.
+_ABI_BITS, _OUT_OF_MEMORY = 0xFFFF, 3
 
 
 class RunnerFailedError(Exception):
@@ -74,7 +76,8 @@ class TimedProcess:
         """Make a batch of calls; seconds from request to answer, with those of `wake`, which lets it run."""
         status, elapsed_s = self._exchange(calls, wake)
         if status:
-            raise RunnerFailedError(self.name, f"a timed call failed with status {status}")
+            named = " (out_of_memory)" if status & _ABI_BITS == _OUT_OF_MEMORY else ""
+            raise RunnerFailedError(self.name, f"a timed call failed with status {status}{named}")
         self.slot = (self.slot + calls) % self.slots
         self.last_calls = calls
         self.history.append((calls, elapsed_s))
