@@ -26,7 +26,13 @@ from stitch_mcp.rl.training.prompt_rows import mixed
 from stitch_mcp.rl.training.rewarding import Completion, RewardFunction
 from stitch_mcp.rl.training.tokenizing import prompt_of
 from stitch_mcp.rl.training.train_config import TrainConfig
-from stitch_mcp.rl.training.trainer.loading import LoadedModel, load_model, load_prompts, policy_of
+from stitch_mcp.rl.training.trainer.loading import (
+    LoadedModel,
+    load_model,
+    load_prompts,
+    policy_of,
+    processes_of,
+)
 from stitch_mcp.rl.training.training_log import Dashboard, Rollout, TrainingLog, alarms_of, read_metrics
 from stitch_tools.errors import UsageError
 from stitch_tools.models.base import Fact
@@ -117,7 +123,7 @@ def train(config: TrainConfig, backend: Backend, *, resume: bool = False) -> Tra
     Raises:
         UsageError: the folder holds a run and `resume` was not asked for, or holds one of other settings.
     """
-    state = _processes(config)
+    state = processes_of(config)
     # One process opens the folder: the others would find a run in it that has just begun.
     removed = _open_folder(config, resume=resume) if state.is_main_process else []
     state.wait_for_everyone()
@@ -174,7 +180,7 @@ def _trainer(
 
 def _arguments(config: TrainConfig) -> GRPOConfig:
     grpo = config.grpo
-    world = _processes(config).num_processes
+    world = processes_of(config).num_processes
     if config.batch % world:
         raise UsageError(
             f"{config.batch} completions of a step cannot be shared by {world} processes",
@@ -211,11 +217,6 @@ def _arguments(config: TrainConfig) -> GRPOConfig:
         use_vllm=config.model.vllm,
         dataloader_num_workers=0,
     )
-
-
-def _processes(config: TrainConfig) -> PartialState:
-    """The training processes, one a GPU."""
-    return PartialState(cpu=config.model.device == "cpu")
 
 
 def _end_ids(loaded: LoadedModel) -> list[int]:
