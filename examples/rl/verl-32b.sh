@@ -10,7 +10,7 @@
 # Written after verl 0.9's documented keys; not run by this project.
 set -euo pipefail
 
-: "${STITCH_RL_URL:?the reward service, for example http://judge:8322}"
+: "${STITCH_RL_URL:?the reward service, for example http://judge:8322/verify}"
 adapter=$(python -c 'import stitch_mcp.rl.reward.adapters as a; print(a.__path__[0])')/verl_reward.py
 
 python -m verl.trainer.main_ppo \

@@ -21,7 +21,13 @@ from stitch_mcp.views.table import ReportSection
     metavar="NAME",
     help="base, newest (default), or a folder of the run; may be repeated.",
 )
-@click.option("--samples", default=4, metavar="N", help="Completions of each prompt (default: 4).")
+@click.option(
+    "--samples",
+    default=4,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Completions of each prompt (default: 4).",
+)
 @json_option
 def command(path: Path, checkpoints: tuple[str, ...], samples: int, as_json: bool) -> int:
     """Measure a model on the held-out tasks of its run, for both skills."""

@@ -35,6 +35,7 @@ def command(
     output = CommandOutput("rl export", as_json=as_json)
     rows = read_samples(samples)
     result = export_samples(rows, cast("ExportFormat", how), out, least_speedup=least_speedup)
-    (out.parent / "README.md").write_text(dataset_card(rows, license_name), encoding="utf-8")
+    # Not README.md: that of the user's own folder would be lost.
+    out.with_suffix(".card.md").write_text(dataset_card(rows, license_name), encoding="utf-8")
     notes = (f"{result.rows} rows written, {result.left_out} samples left out: {result.path}",)
     return output.finish(dict(result), [ReportSection(notes=notes)])

@@ -66,6 +66,7 @@ def command(
     from stitch_mcp.rl.reward.judge_pool import JudgePool
     from stitch_mcp.rl.reward.judging import JudgeOptions
     from stitch_mcp.rl.reward.service import TOKEN_VARIABLE, VerifyService, build_service
+    from stitch_tools.confine import linux
 
     config = configure(given)
     options = JudgeOptions(
@@ -75,7 +76,9 @@ def command(
         rubric_model=rubric_model,
         submission_limit_s=submission_limit_s,
     )
-    # A judge's process needs no token.
+    # A judge's process needs no token, and no process of this user may read it from /proc/PID/environ.
+    if linux.is_supported():
+        linux.set_dumpable(False)
     token = os.environ.pop(TOKEN_VARIABLE, "")
     made = "" if token else new_token()
     pool = JudgePool({**given, "workspace": str(config.workspace)}, options, slots=slots)

@@ -30,11 +30,20 @@ from stitch_mcp.views.table import ReportSection
 @json_option
 def command(as_json: bool, **given: float) -> int:
     """Compute memory, time of a step and GPU-hours. Defaults are assumptions: give what you measured."""
+    from pydantic import ValidationError
+
     from stitch_mcp.rl.sizing import ClusterShape, ModelShape, RunShape, UnitCosts, size_run
+    from stitch_tools.errors import UsageError
     from stitch_tools.models.base import Fact
 
     def part(kind: type[Fact]) -> Fact:
-        return kind.model_validate({name: given[name] for name in kind.model_fields if name in given})
+        fields = {name: given[name] for name in kind.model_fields if name in given}
+        try:
+            return kind.model_validate(fields)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            option = f"--{wrong['loc'][0]}".replace("_", "-")
+            raise UsageError(f"{option} {wrong['input']}: {wrong['msg']}", hint="see --help") from error
 
     model, run, costs, cluster = map(part, (ModelShape, RunShape, UnitCosts, ClusterShape))
     assert isinstance(model, ModelShape)

@@ -15,7 +15,13 @@ from stitch_mcp.views.table import ReportSection
     "--config", "path", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Settings, TOML."
 )
 @click.option("--resume", is_flag=True, help="Continue with the newest whole checkpoint.")
-@click.option("--processes", default=1, metavar="N", help="Training processes, one a GPU (default: 1).")
+@click.option(
+    "--processes",
+    default=1,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Training processes, one a GPU (default: 1).",
+)
 @json_option
 def command(path: Path, resume: bool, processes: int, as_json: bool) -> int:
     """Train a model with GRPO: rewards come from programs that are built, checked and timed."""

@@ -10,9 +10,10 @@ from stitch_mcp.jobs.slots import place
 from stitch_mcp.named_programs import program_of_files
 from stitch_mcp.rl.backends.jobs import JobResult, JudgeJob, JudgeSettings
 from stitch_mcp.rl.reward.judging import JudgeOptions, RewardJudge, RewardTask
-from stitch_mcp.rl.reward.submissions import Submission
+from stitch_mcp.rl.reward.submissions import Submission, read_submission
 from stitch_mcp.workbench import open_workbench, target_name
-from stitch_tools.errors import StitchError
+from stitch_planner.agents.answers import UnusableAnswerError
+from stitch_tools.errors import StitchError, UsageError
 
 _NATIVE = (".cpp", ".cu")
 
@@ -66,7 +67,7 @@ class SubmissionJudge:
             parent_main=job.parent_main,
         )
         try:
-            self._build(job)
+            self._build(submission)
             judged = self._judge.judge(submission, RewardTask(reference=job.reference))
         except StitchError as error:
             message = f"{error.code}: {error.message}"
@@ -74,16 +75,18 @@ class SubmissionJudge:
         wall_s = time.monotonic() - begun_s
         return JobResult(key=key, outcome="judged", evidence=judged.evidence, wall_s=wall_s)
 
-    def _build(self, job: JudgeJob) -> None:
+    def _build(self, submission: Submission) -> None:
         """Compiles the program, in turn with other judges; the judge then finds the build in the cache."""
-        sources = [path for path in job.files if "/" not in path and path.endswith(_NATIVE)]
-        if len(sources) != 1:
+        target = target_name(self._config)
+        sources = [path for path in submission.files if "/" not in path and path.endswith(_NATIVE)]
+        if len(sources) != 1 or (target == "cpu" and sources[0].endswith(".cu")):
             return  # Python builds itself, and what is no program has nothing to build.
         workbench = open_workbench(self._config)
-        files = {path: text.encode("utf-8", "replace") for path, text in job.files.items()}
-        program = program_of_files(
-            files, workbench.workspace.store, target=target_name(self._config), main=sources[0]
-        )
+        try:
+            files = read_submission(submission).files
+            program = program_of_files(files, workbench.workspace.store, target=target, main=sources[0])
+        except (UnusableAnswerError, UsageError):
+            return  # The judge says what is wrong with it: that is no fault of ours.
         with place(Path(self._settings.workspace) / ".stitch" / "rl", _say_nothing, self._build_slots):
             workbench.build(program)
 

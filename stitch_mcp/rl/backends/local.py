@@ -53,6 +53,9 @@ class JudgeWorker:
         self._device = device
         self._process: subprocess.Popen[bytes] | None = None
         self._started = ""
+        self._is_closed = False
+        self._starting = threading.Lock()
+        self._asking = threading.Lock()
 
     def ask(self, job: JudgeJob) -> JobResult:
         """The worker's answer.
@@ -61,7 +64,12 @@ class JudgeWorker:
             WorkerLostError: the process ended.
             WorkerHungError: no answer came in time; the process was ended.
         """
-        process = self._running()
+        with self._asking:
+            return self._answer(job)
+
+    def _answer(self, job: JudgeJob) -> JobResult:
+        with self._starting:
+            process = self._running()
         assert process.stdin is not None
         try:
             process.stdin.write(job.canonical_json() + b"\n")
@@ -78,6 +86,17 @@ class JudgeWorker:
             self.end()
             raise WorkerLostError("the worker's answer is no result") from error
 
+    def close(self) -> None:
+        """End the process, and start none again: a thread may still be asking."""
+        with self._starting:
+            self._is_closed = True
+            process = self._process
+        if process is not None:
+            end_tree(process.pid, self._started)
+        # The pipes are closed once nobody reads them.
+        with self._asking:
+            self.end()
+
     def end(self) -> None:
         """End the process with all below it."""
         process, self._process = self._process, None
@@ -91,6 +110,8 @@ class JudgeWorker:
         process.wait()
 
     def _running(self) -> "subprocess.Popen[bytes]":
+        if self._is_closed:
+            raise WorkerLostError("the backend was closed")
         if self._process is not None and self._process.poll() is None:
             return self._process
         self.end()
@@ -202,7 +223,7 @@ class LocalBackend:
     def close(self) -> None:
         """End all workers."""
         for worker in self._workers:
-            worker.end()
+            worker.close()
 
 
 def _serve(

@@ -19,7 +19,7 @@ from stitch_tools.errors import EnvironmentMissingError
 _TRIES = 3
 """How often a job is given to a supervisor: nodes may die one after another."""
 _STRIKES = 3
-"""Jobs in a row that a supervisor loses before it gets no more: its device or node is wedged."""
+"""Different jobs in a row that a supervisor loses before it gets no more: its device or node is wedged."""
 _GRACE_S = 60.0
 """Beyond a supervisor's own limits, before its actor is ended."""
 
@@ -70,7 +70,7 @@ class RayBackend:
         remote = self._ray.remote(num_cpus=cpus_per_worker, num_gpus=gpus, max_restarts=-1)(JudgeSupervisor)
         given = (settings.model_dump(), job_limit_s, list(command) if command else None)
         self._actors: list[Any] = [remote.remote(*given) for _ in range(number)]
-        self._strikes = dict.fromkeys(range(number), 0)
+        self._lost: dict[int, set[str]] = {index: set() for index in range(number)}
 
     def __enter__(self) -> "RayBackend":
         return self
@@ -95,7 +95,10 @@ class RayBackend:
                 actor, key, job, tries, _ = running.pop(reference)
                 result = self._result(reference, key, actor, is_done=reference in done)
                 result = result.model_copy(update={"tries": max(tries, result.tries)})
-                self._strikes[actor] = self._strikes[actor] + 1 if result.outcome == "lost" else 0
+                if result.outcome == "lost":
+                    self._lost[actor].add(key)
+                else:
+                    self._lost[actor].clear()
                 if result.outcome == "lost" and tries < _TRIES:
                     waiting.append((key, job, tries + 1))
                     continue
@@ -130,7 +133,7 @@ class RayBackend:
         running: dict[Any, tuple[int, str, JudgeJob, int, float]],
     ) -> None:
         """Give each idle supervisor a job."""
-        usable = [index for index in range(len(self._actors)) if self._strikes[index] < _STRIKES]
+        usable = [index for index in range(len(self._actors)) if len(self._lost[index]) < _STRIKES]
         if not usable:
             raise EnvironmentMissingError(
                 f"all {len(self._actors)} judges lost {_STRIKES} jobs in a row",

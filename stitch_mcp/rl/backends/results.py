@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from stitch_mcp.rl.backends.jobs import JobResult
+from stitch_mcp.rl.reward.scoring import examine
 from stitch_tools.storage.store import write_atomically
 
 
@@ -27,9 +28,9 @@ class ResultStore:
         Raises:
             StoreError: the folder cannot be written.
         """
-        # Whoever waited for a device, or found none, learns nothing about the program.
-        measured = result.evidence is None or result.status != "unmeasured"
-        if result.outcome != "lost" and measured:
+        # Whoever found no device, or a busy machine, learns nothing about the program.
+        is_valid = result.evidence is None or examine(result.evidence).valid
+        if result.outcome != "lost" and is_valid:
             write_atomically(self._path(result.key), result.canonical_json())
 
     def _path(self, key: str) -> Path:

@@ -32,8 +32,7 @@ def export_samples(
 
     Args:
         samples: what is exported. For `prompts`, `trl` and `verl` each question counts once; for `sft` the
-        best
-            answer to each question counts.
+            best answer to each question counts.
         how: `prompts`: for `stitch-mcp rl train`, with the references beside the file. `trl`: for the reward
             function of the TRL adapter. `verl`: for `compute_score`. `sft`: conversations.
         path: the file.

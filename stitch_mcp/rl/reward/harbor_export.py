@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Unpack
 
-from stitch_mcp.config import Settings
+from stitch_mcp.config import Settings, configure
 from stitch_mcp.rl.reward.adapters.harbor_task import PROGRAM_FOLDER, export_harbor
 from stitch_mcp.rl.reward.judging import RewardTask, judge_submission
 from stitch_mcp.rl.reward.presets import find_preset
 from stitch_mcp.rl.reward.scoring import score
 from stitch_mcp.rl.reward.submission_files import submission_at
+from stitch_mcp.rl.reward.submissions import read_submission
+from stitch_mcp.workbench import target_name
 from stitch_planner.workbench import Emit
 from stitch_tools.errors import UsageError
 
@@ -38,7 +40,7 @@ def write_harbor_task(
 
     Args:
         reference: a reference that needs no other file.
-        oracle: folder or file of a program that is known to be right.
+        oracle: folder or file of a program that is known to be right, or a completion.
         out: the folder.
         preset: name of the reward's preset.
         image: container image with Python.
@@ -62,10 +64,10 @@ def write_harbor_task(
     export_harbor(
         out,
         instruction=_INSTRUCTION.format(
-            folder=PROGRAM_FOLDER, target=settings.get("target") or "cpu", source=source.strip()
+            folder=PROGRAM_FOLDER, target=target_name(configure(settings)), source=source.strip()
         ),
         task=task.model_dump(mode="json"),
-        oracle={path: text.encode("utf-8") for path, text in submission.files.items()},
+        oracle=read_submission(submission).files,
         rewards=rewards,
         preset=preset,
         image=image,

@@ -100,9 +100,9 @@ class RewardJudge:
         self._panel: RubricPanel | None = None
 
     def __enter__(self) -> Self:
+        self._panel = self._open_panel()
         session = self._stack.enter_context(self._workbench.session())
         self._workbench = replace(self._workbench, warm=session)
-        self._panel = self._open_panel()
         return self
 
     def __exit__(self, *exc: object) -> None:

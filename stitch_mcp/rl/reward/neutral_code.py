@@ -25,6 +25,7 @@ _NAMED_TYPES = {
     "type_definition",
 }
 _PROSE = re.compile(r'"(?:\\.|[^"\\\n])*"')
+_PYTHON_PROSE = re.compile(rf"{_PROSE.pattern}|'(?:\\.|[^'\\\n])*'")
 _LEAST_WORDS = 3
 _PYTHON_NAME = re.compile(r"\b(?:def|class)\s+([A-Za-z_]\w*)|^\s*([A-Za-z_]\w*)\s*=(?!=)", re.MULTILINE)
 
@@ -38,7 +39,10 @@ def neutral_sources(sources: Mapping[str, str], *, rename: bool = True) -> dict[
         sources: without comments, by path.
         rename: whether names are replaced.
     """
-    blanked = {path: _PROSE.sub(_without_prose, text) for path, text in sources.items()}
+    blanked = {
+        path: (_PYTHON_PROSE if path.endswith(".py") else _PROSE).sub(_without_prose, text)
+        for path, text in sources.items()
+    }
     if not rename:
         return blanked
     names: dict[str, str] = {}

@@ -5,10 +5,12 @@ read as a reward. A request that no judge is free for is refused at once (429 wi
 let a trainer wait for rewards of a policy that is no longer its own.
 """
 
+import asyncio
 import math
-from pathlib import Path
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
 
-import anyio.to_thread
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -22,7 +24,9 @@ from stitch_mcp.http_app import HttpOptions, TokenGuard, host_names
 from stitch_mcp.rl.reward.facts import RewardPreset
 from stitch_mcp.rl.reward.judge_pool import JudgeBusyError, JudgeFailure, JudgePool
 from stitch_mcp.rl.reward.presets import PRESETS, all_points
+from stitch_mcp.rl.reward.submissions import checked_files
 from stitch_mcp.rl.reward.verification import VerifyRequest
+from stitch_planner.agents.answers import UnusableAnswerError
 from stitch_tools.errors import StitchError, UsageError
 
 MAX_BODY_BYTES = 8 << 20
@@ -49,7 +53,7 @@ class VerifyService:
             return _refusal(413, f"a request has at most {MAX_BODY_BYTES >> 20} MiB")
         try:
             asked = VerifyRequest.model_validate_json(body)
-            self._refuse_reach(asked)
+            asked = self._within_reach(asked)
         except ValidationError as error:
             rows = error.errors(include_url=False, include_input=False, include_context=False)
             told = [f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in rows[:_MOST_ERRORS]]
@@ -63,7 +67,7 @@ class VerifyService:
         except StitchError as error:
             return _refusal(503, error.message, error.hint, retry_after_s=_RETRY_AFTER_FAULT_S)
         try:
-            judged = await anyio.to_thread.run_sync(answer.result, abandon_on_cancel=True)
+            judged = await asyncio.wrap_future(answer)
         except (
             Exception
         ) as error:  # the outermost frame of a request: a judge's process that was killed, or a fault of ours
@@ -87,8 +91,8 @@ class VerifyService:
         del request
         return JSONResponse(preset_table())
 
-    def _refuse_reach(self, asked: VerifyRequest) -> None:
-        """Refuse what a caller over the network may not ask for.
+    def _within_reach(self, asked: VerifyRequest) -> VerifyRequest:
+        """The request with an absolute reference: a judge's process may have another working directory.
 
         Raises:
             UsageError: a loosened contract that the server does not allow, or a file outside the workspace.
@@ -97,14 +101,24 @@ class VerifyService:
         if task.allow_relaxed and not self._allow_relaxed:
             raise UsageError("this server loosens no contract", hint="start it with --allow-relaxed")
         if task.files:
-            return
+            try:
+                checked_files(task.files)
+            except UnusableAnswerError as error:
+                raise UsageError(str(error), hint="give the file another name") from error
+            for name in (task.reference, *_named_by_task_files(task.files)):
+                if _leaves_folder(name):
+                    raise UsageError(f"{name[:200]!r} is none of the task's files", hint="send it in `files`")
+            return asked
         head, colon, tail = task.reference.rpartition(":")
-        plain = head if colon and tail.isidentifier() else task.reference
-        path = (self._root / plain).resolve()
-        if not plain or not path.is_relative_to(self._root):
+        plain, entry = (head, f":{tail}") if colon and tail.isidentifier() else (task.reference, "")
+        is_path = plain != "" and "\0" not in plain
+        path = (self._root / (plain if is_path else ".")).resolve()
+        if not is_path or not path.is_relative_to(self._root):
             raise UsageError(
                 f"{plain[:200]!r} is no file of the workspace", hint="send the reference's sources as `files`"
             )
+        placed = task.model_copy(update={"reference": f"{path}{entry}"})
+        return asked.model_copy(update={"task": placed})
 
 
 def build_service(service: VerifyService, options: HttpOptions) -> ASGIApp:
@@ -136,6 +150,24 @@ def preset_table() -> dict[str, object]:
         "presets": [row.model_dump(mode="json") for row in presets],
         "points": [row.model_dump(mode="json") for row in all_points()],
     }
+
+
+def _named_by_task_files(files: Mapping[str, str]) -> Iterator[str]:
+    """The paths that the task files among `files` name: a reference may read what they list."""
+    for text in (text for path, text in files.items() if path.endswith(".toml")):
+        try:
+            data = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError):
+            continue  # the judge says what is wrong with it
+        for key in ("reference", "files", "search_path"):
+            value: object = data.get(key)
+            for name in value if isinstance(value, list) else [value]:  # pyright: ignore[reportUnknownVariableType] # TOML of a caller
+                if isinstance(name, str):
+                    yield name
+
+
+def _leaves_folder(name: str) -> bool:
+    return name.startswith(("/", "~")) or "\0" in name or ".." in PurePosixPath(name).parts
 
 
 async def _read(request: Request) -> bytes | None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from markdown_it import MarkdownIt
 from pydantic import Field
@@ -13,11 +14,11 @@ from stitch_tools.errors import StoreError
 from stitch_tools.models.base import Fact
 from stitch_tools.storage.store import checked_path
 
-_THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
-_THOUGHT_BEGINS = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
-_THOUGHT_ENDS = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+_THOUGHT_TAG = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 _PYTHON = ("python", "py", "python3")
 _MOST_CHARS = 4 << 20
+_LONGEST_PATH_BYTES = 200
+"""Longer ones may not fit where a judge unpacks them, which would count as a fault of ours."""
 
 
 class Submission(Fact):
@@ -53,12 +54,12 @@ def read_submission(submission: Submission) -> SubmittedProgram:
         UnusableAnswerError: there is none; the text says why.
     """
     if submission.files:
-        return SubmittedProgram(_checked(submission.files), submission.main or None)
+        return SubmittedProgram(checked_files(submission.files), submission.main or None)
     if len(submission.text) > _MOST_CHARS:
         raise UnusableAnswerError(f"It is longer than {_MOST_CHARS >> 20} MiB.")
     text = without_thoughts(submission.text)
     _refuse_cut_off(text)
-    parent = _checked(submission.parent) if submission.skill == "refine" else {}
+    parent = checked_files(submission.parent) if submission.skill == "refine" else {}
     answer = read_answer(_with_named_module(text), parent, submission.parent_main)
     return SubmittedProgram(_checked_bytes(answer.files), answer.main)
 
@@ -71,10 +72,20 @@ def without_thoughts(text: str) -> str:
     Raises:
         UnusableAnswerError: the thought does not end.
     """
-    text = _THOUGHT.sub("", text)
-    if _THOUGHT_BEGINS.search(text):
+    kept: list[str] = []
+    end, is_open = 0, False
+    # Tag by tag: a pattern over pairs takes quadratic time where a policy repeats the opening one.
+    for tag in _THOUGHT_TAG.finditer(text):
+        if not tag[1]:
+            kept += [] if is_open else [text[end : tag.start()]]
+            is_open = True
+            continue
+        if not is_open:
+            kept.clear()
+        end, is_open = tag.end(), False
+    if is_open:
         raise UnusableAnswerError("Its thought does not end: it was cut off before the answer.")
-    return _THOUGHT_ENDS.sub("", text)
+    return "".join([*kept, text[end:]])
 
 
 def _refuse_cut_off(text: str) -> None:
@@ -98,12 +109,23 @@ def _with_named_module(text: str) -> str:
     return text
 
 
-def _checked(files: Mapping[str, str]) -> dict[str, bytes]:
+def checked_files(files: Mapping[str, str]) -> dict[str, bytes]:
+    """The files as bytes, each by a path at which it can lie in one folder with the others.
+
+    Raises:
+        UnusableAnswerError: a path leaves the folder, is too long, or lies below a file.
+    """
     return _checked_bytes({path: text.encode("utf-8", "replace") for path, text in files.items()})
 
 
 def _checked_bytes(files: Mapping[str, bytes]) -> dict[str, bytes]:
     try:
-        return {checked_path(path): data for path, data in files.items()}
+        checked = {checked_path(path): data for path, data in files.items()}
     except StoreError as error:
         raise UnusableAnswerError(error.message) from error
+    for path in checked:
+        if len(path.encode("utf-8", "replace")) > _LONGEST_PATH_BYTES:
+            raise UnusableAnswerError(f"The path {path[:60]}... is longer than {_LONGEST_PATH_BYTES} bytes.")
+        if above := next((str(row) for row in PurePosixPath(path).parents if str(row) in checked), None):
+            raise UnusableAnswerError(f"{above} is a file, and {path} lies below it.")
+    return checked

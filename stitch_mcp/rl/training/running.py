@@ -31,7 +31,7 @@ def run_trainer(request: TrainerRequest, *, processes: int = 1) -> dict[str, obj
 
     Args:
         request: what is asked for.
-        processes: one a GPU that trains; more than one are started by `accelerate launch`.
+        processes: one a GPU that trains; more than one are started by torchrun.
 
     Raises:
         EnvironmentMissingError: the extra `rl` is not installed.
@@ -60,8 +60,9 @@ def run_trainer(request: TrainerRequest, *, processes: int = 1) -> dict[str, obj
 def _command(path: Path, processes: int) -> list[str]:
     if processes == 1:
         return [sys.executable, "-m", _PROCESS, str(path)]
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(processes)]
-    return [*launch, "--module", _PROCESS, str(path)]
+    # `accelerate launch` starts one process where it finds no GPU, and follows the user's own configuration.
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*launch, f"--nproc_per_node={processes}", "-m", _PROCESS, str(path)]
 
 
 _ERRORS: dict[str, type[StitchError]] = {

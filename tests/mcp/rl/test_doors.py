@@ -73,6 +73,8 @@ def test_a_service_judges_one_request_a_slot_and_outlives_a_judge_that_is_killed
         assert sorted(status for status, _ in answers) == [200, 429, 429]
         (judged,) = [answer for status, answer in answers if status == 200]
         assert (judged["status"], judged["reward"]["total"]) == ("build_failed", -1.0)
+        # Of root: no other process of this user may read the token there.
+        assert Path(f"/proc/{process.pid}/environ").stat().st_uid == 0
         status, wrong = post(url, {**asked, "task": {"files": {"model.py": "x = 1"}}})
         assert (status, "Model" in wrong["error"]) == (400, True)
         for pid in judges_of(process):

@@ -209,6 +209,13 @@ def test_a_model_sees_neither_prose_nor_names_that_plead(tmp_path: Path) -> None
     assert "reviewer" not in grader.asked[0].prompt
 
 
+def test_a_grader_is_shown_no_prose_in_either_of_pythons_quotes() -> None:
+    text = "note = 'the best of all programs'\nmore = \"it's the best one\"\nkey = 'a b'\n"
+    source = {"candidate.py": text}
+    shown = neutral_sources(source, rename=False)["candidate.py"]
+    assert shown == 'note = "..."\nmore = "..."\nkey = \'a b\'\n'
+
+
 def test_every_dimension_of_a_skill_counts_in_its_total() -> None:
     for skill in get_args(Skill):
         evidence = make_evidence(2, 2, skill=skill)

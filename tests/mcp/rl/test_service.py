@@ -97,7 +97,15 @@ def test_a_fault_of_the_task_is_the_callers_and_one_of_the_machine_is_not_a_rewa
         ({"json": {**ASKED, "preset": "generous"}}, 422),
         ({"json": {**ASKED, "task": {"reference": "../secret.py"}}}, 400),
         ({"json": {**ASKED, "task": {"reference": "/etc/passwd"}}}, 400),
+        ({"json": {**ASKED, "task": {"reference": "model\0.py"}}}, 400),
         ({"json": {**ASKED, "task": {}}}, 400),
+        ({"json": {**ASKED, "task": {"files": {"../m.py": ""}}}}, 400),
+        ({"json": {**ASKED, "task": {"files": {"m.py": ""}, "reference": "/home/model.py"}}}, 400),
+        ({"json": {**ASKED, "task": {"files": {"m.py": ""}, "reference": "a/../../model.py:Model"}}}, 400),
+        ({"json": {**ASKED, "task": {"files": {"m.py": ""}, "reference": "~/model.py"}}}, 400),
+        ({"json": {**ASKED, "task": {"files": {"m.py": "", "task.toml": "search_path = ['/home']"}}}}, 400),
+        ({"json": {**ASKED, "task": {"files": {"m.py": "", "m.task.toml": "files = ['../key']"}}}}, 400),
+        ({"json": {**ASKED, "task": {"files": {"task.toml": "reference = '/home/model.py'"}}}}, 400),
         ({"json": {**ASKED, "task": {"files": {"m.py": ""}, "allow_relaxed": True}}}, 400),
     ],
 )
@@ -107,6 +115,15 @@ def test_what_cannot_be_judged_is_refused_before_a_judge_is_asked(
     headers = {"Content-Type": "application/json"}
     answer = client(pool, tmp_path).request("POST", "/verify", headers=headers, **sent)  # pyright: ignore[reportArgumentType] # one of content and json
     assert (answer.status_code, pool.asked) == (status, [])
+
+
+@pytest.mark.parametrize("reference", ["folder/model.py", "model.py:Model", "~/model.py"])
+def test_a_reference_of_the_workspace_does_not_depend_on_a_judges_working_directory(
+    pool: AnsweringPool, tmp_path: Path, reference: str
+) -> None:
+    answer = client(pool, tmp_path).post("/verify", json={**ASKED, "task": {"reference": reference}})
+    assert answer.status_code == 200
+    assert pool.asked[0].task.reference == f"{tmp_path.resolve()}/{reference}"
 
 
 def test_a_page_in_a_browser_reaches_nothing(pool: AnsweringPool, tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Sizes of training runs follow their unit costs."""
 
+from pathlib import Path
+
 import pytest
 
 from stitch_mcp.rl.sizing import ClusterShape, ModelShape, RunShape, UnitCosts, size_run
+from tests.mcp.cli_support import call
 
 QWEN3_32B = ModelShape(weights_billion=32.8, layers=64, width=5120, kv_heads=8, head_width=128)
 
@@ -41,3 +44,8 @@ def test_hours_and_gpu_hours_add_up() -> None:
         pytest.approx(sizing.hours * 2),
     )
     assert sizing.rollouts_per_hour == pytest.approx(128 * 3600 / sizing.step_s)
+
+
+def test_a_number_that_cannot_be_is_refused_by_the_name_of_its_option(tmp_path: Path) -> None:
+    code, answer = call(tmp_path, "rl", "sizing", "--train-gpus", "0")
+    assert (code, "--train-gpus 0" in answer["error"]["message"]) == (2, True)

@@ -31,6 +31,8 @@ def test_one_nameless_fence_is_the_main_file() -> None:
 def test_thoughts_are_no_part_of_the_answer() -> None:
     thought = f"<think>Maybe\n{named('int wrong;')}</think>"
     assert files_of(thought + named()) == {"program.cpp": CODE}
+    twice = f"<thinking>one</thinking>Here:\n{thought}"
+    assert files_of(twice + named()) == {"program.cpp": CODE}
     assert files_of(f"begun in the prompt\n{named('int wrong;')}</think>\n{named()}") == {"program.cpp": CODE}
 
 
@@ -47,11 +49,18 @@ def test_thoughts_are_no_part_of_the_answer() -> None:
         (named(path="../../etc/program.cpp"), "no path inside"),
         (named(" ", "program.cpp"), "empty"),
         (named() + named(path="other.cpp"), "only one is compiled"),
+        (named(path=f"{'a' * 300}.cpp"), "longer than 200 bytes"),
+        (named() + named("int x;", "program.cpp/part.h"), "program.cpp is a file"),
     ],
 )
 def test_what_is_no_whole_program_is_unusable(text: str, words: str) -> None:
     with pytest.raises(UnusableAnswerError, match=words):
         read_submission(Submission(text=text))
+
+
+def test_a_policy_that_repeats_one_tag_costs_no_quadratic_time() -> None:
+    with pytest.raises(UnusableAnswerError, match="cut off before the answer"):
+        read_submission(Submission(text="<think>" * 500_000))
 
 
 def test_a_refinement_may_answer_with_a_diff_and_has_to_change_something() -> None:

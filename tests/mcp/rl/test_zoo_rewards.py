@@ -92,6 +92,8 @@ def test_a_reward_that_a_completion_states_is_not_read(judge: RewardJudge) -> No
         assert totals(judged) == FLOORS
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_an_honest_program_earns_more_and_gets_a_certificate(judge: RewardJudge) -> None:
     program = (EXAMPLES / "programs" / "mlp.cpp").read_text(encoding="utf-8")
     answer = f"It keeps rows in cache.\n\n```cpp program.cpp\n{program}\n```\n"

@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from client import VerifyClient  # pyright: ignore[reportMissingImports, reportUnknownVariableType] # the copy
 
 PROGRAM = Path(os.environ.get("STITCH_PROGRAM", "/workspace/program"))
-MOST_BYTES = 4 << 20
+MOST_BYTES = 1 << 20
+"""As JSON a byte may take six, and the service reads 8 MiB: a program that it refuses would get no reward."""
 REWARD = Path(os.environ.get("STITCH_REWARD", "/logs/verifier/reward.json"))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
 from peft import LoraConfig
@@ -25,7 +26,13 @@ from stitch_mcp.rl.training.prompt_rows import mixed
 from stitch_mcp.rl.training.rewarding import Completion, RewardFunction
 from stitch_mcp.rl.training.tokenizing import prompt_of
 from stitch_mcp.rl.training.train_config import TrainConfig
-from stitch_mcp.rl.training.trainer.loading import LoadedModel, load_model, load_prompts, policy_of
+from stitch_mcp.rl.training.trainer.loading import (
+    LoadedModel,
+    load_model,
+    load_prompts,
+    policy_of,
+    processes_of,
+)
 from stitch_mcp.rl.training.training_log import Dashboard, Rollout, TrainingLog, alarms_of, read_metrics
 from stitch_tools.errors import UsageError
 from stitch_tools.models.base import Fact
@@ -58,7 +65,8 @@ class CheckpointMarks(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Called by the trainer behind its last write."""
+        """Called by the trainer behind its last write, in each process: each writes its own generators."""
+        PartialState().wait_for_everyone()
         if state.is_world_process_zero:
             mark_complete(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
@@ -85,10 +93,12 @@ class LoggedRewards:
     ) -> list[float]:
         """One reward a completion."""
         step = trainer_state.global_step
+        # The processes hold consecutive pieces of a step, which need not end where a group does.
+        first = PartialState().process_index * len(completion_ids)
         given = [
             Completion(
                 row=PromptRow.model_validate_json(row[index]),
-                group=index // self._group,
+                group=(first + index) // self._group,
                 content=completions[index],
                 tokens=len(ids),
                 truncated=not ids or ids[-1] not in self._end_ids,
@@ -113,11 +123,15 @@ def train(config: TrainConfig, backend: Backend, *, resume: bool = False) -> Tra
     Raises:
         UsageError: the folder holds a run and `resume` was not asked for, or holds one of other settings.
     """
-    removed = _open_folder(config, resume=resume)
+    state = processes_of(config)
+    # One process opens the folder: the others would find a run in it that has just begun.
+    removed = _open_folder(config, resume=resume) if state.is_main_process else []
+    state.wait_for_everyone()
     start = newest_whole(config.output) if resume else None
     log = TrainingLog(config.output, _dashboard(config.output))
     done = step_of(start) if start else 0
-    log.cut(done)
+    if state.is_main_process:
+        log.cut(done)
     prompts = load_prompts(config, backend, heldout=False)
     loaded = load_model(config, prompts)
     trainer = _trainer(config, loaded, prompts, backend, log)
@@ -165,10 +179,8 @@ def _trainer(
 
 
 def _arguments(config: TrainConfig) -> GRPOConfig:
-    from accelerate import PartialState
-
     grpo = config.grpo
-    world = PartialState(cpu=config.model.device == "cpu").num_processes
+    world = processes_of(config).num_processes
     if config.batch % world:
         raise UsageError(
             f"{config.batch} completions of a step cannot be shared by {world} processes",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from stitch_mcp.rl.backends.jobs import Backend
@@ -26,6 +27,11 @@ class LoadedModel:
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+
+
+def processes_of(config: TrainConfig) -> PartialState:
+    """The training processes of this run, one a GPU."""
+    return PartialState(cpu=config.model.device == "cpu")
 
 
 def policy_of(config: TrainConfig) -> Policy:
@@ -73,8 +79,10 @@ def load_model(config: TrainConfig, prompts: Sequence[PromptRow]) -> LoadedModel
     path = config.model.path
     if path == TINY:
         base = config.output / _BASE
-        if not (base / "config.json").is_file():
-            _make_tiny(config, prompts, base)
+        # One process makes it: another one would read files that are half written.
+        with processes_of(config).main_process_first():
+            if not (base / "config.json").is_file():
+                _make_tiny(config, prompts, base)
         path = str(base)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)

@@ -22,6 +22,8 @@ def main() -> int:
     try:
         result = _done(request)
     except StitchError as error:
+        # Of several processes the first one writes: what fails in another is seen here alone.
+        print(f"error: {error.message}", file=sys.stderr)
         failure = {"code": error.code, "message": error.message, "hint": error.hint}
         _write(path, {"failure": failure})
         return 1

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from stitch_tools.storage.store import write_atomically
+
 ACTIVATIONS = ("nn.functional.silu", "sigmoid", "tanh", "relu")
 """As they stand behind `torch.`; the place is the number that the source files know."""
 
@@ -78,9 +80,9 @@ class RowsTask:
         source = template.substitute(
             activation=ACTIVATIONS[self.activation], rows=self.rows, columns=self.columns
         )
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.py"
-        path.write_text(source, encoding="utf-8")
+        # Several training processes write the same one.
+        write_atomically(path, source.encode("utf-8"))
         return path.resolve()
 
 

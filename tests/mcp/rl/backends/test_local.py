@@ -1,6 +1,7 @@
 """The pool of judges: order, content hashes, and workers that crash, hang and fork."""
 
 import sys
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,11 @@ import pytest
 
 from stitch_mcp.jobs.tree import process_start
 from stitch_mcp.rl.backends.jobs import JobResult, JudgeJob, JudgeSettings
+from stitch_mcp.rl.backends.judging import SubmissionJudge
 from stitch_mcp.rl.backends.local import LocalBackend
+from stitch_mcp.rl.backends.results import ResultStore
+from stitch_mcp.rl.reward.facts import RewardEvidence
+from tests.mcp.rl.evidence import make_check, make_evidence
 
 SCRIPT = Path(__file__).parent / "worker_script.py"
 REFERENCE = Path(__file__).parents[4] / "stitch_mcp" / "examples" / "mlp.py"
@@ -82,6 +87,50 @@ def test_a_worker_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> No
     assert (hung.outcome, hung.status) == ("cancelled", "timed_out")
     assert fine.outcome == "judged"
     assert not process_start(int(pid_file.read_text(encoding="utf-8")))
+
+
+def test_a_backend_that_is_closed_in_mid_work_starts_no_worker_again(tmp_path: Path) -> None:
+    def interrupt(_: JobResult) -> None:
+        raise KeyboardInterrupt
+
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt), opened(tmp_path, workers=2) as backend:
+        backend.judge([job("ok"), job(f"fork {tmp_path / 'pid'}"), job("hang")], interrupt)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [{"program.cu": "int x;"}, {f"{'a' * 300}.cpp": "int x;"}, {"program.cpp": "", "program.cpp/a.h": ""}],
+)
+def test_what_can_be_no_program_gets_the_floor_and_is_no_fault_of_ours(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    judge = SubmissionJudge(JudgeSettings(workspace=str(tmp_path)))
+    result = judge.judge(JudgeJob(reference=str(REFERENCE), files=files))
+    assert result.outcome == "judged", result.message
+    assert result.evidence is not None
+    assert result.evidence.unusable
+
+
+@pytest.mark.parametrize(
+    ("evidence", "is_kept"),
+    [
+        (RewardEvidence(check=make_check("unmeasured")), False),
+        (RewardEvidence(check=make_check()), False),
+        (RewardEvidence(check=make_check(flags=("incomplete",))), False),
+        (RewardEvidence(check=make_check("incorrect")), True),
+        (make_evidence(2.0, 2.2), True),
+    ],
+)
+def test_a_result_that_a_busy_machine_left_open_is_not_kept(
+    tmp_path: Path, evidence: RewardEvidence, is_kept: bool
+) -> None:
+    results = ResultStore(tmp_path)
+    results.keep(JobResult(key="k", outcome="judged", evidence=evidence))
+    assert (results.find("k") is not None) == is_kept
 
 
 def test_the_key_depends_on_content_and_settings_not_on_places(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from stitch_planner.runs.run_events import (
 from stitch_tools.errors import UsageError
 from stitch_tools.models.program import Program
 from stitch_tools.models.task import Task
+from tests.mcp.cli_support import call
 
 SOURCE = """import torch
 
@@ -182,3 +183,12 @@ def test_the_card_counts_what_is_there(workspace: Workspace) -> None:
     card = dataset_card(list(collect_samples(workspace)), "mit")
     assert "3 samples: 1 ask for a program" in card
     assert "license: mit" in card
+
+
+def test_an_export_writes_its_card_beside_the_file_and_leaves_a_readme_alone(tmp_path: Path) -> None:
+    write_samples(tmp_path / "samples.jsonl", samples_of_tasks([made("relu", "torch.relu(x)")], "cpu"))
+    (tmp_path / "README.md").write_text("mine", encoding="utf-8")
+    code, _ = call(tmp_path, "rl", "export", "samples.jsonl", "--format", "trl", "--out", "trl.jsonl")
+    assert code == 0
+    assert "1 samples" in (tmp_path / "trl.card.md").read_text(encoding="utf-8")
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == "mine"

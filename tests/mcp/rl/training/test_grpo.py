@@ -118,6 +118,20 @@ def test_the_mean_reward_rises_and_held_out_tasks_gain_for_both_skills(tmp_path:
 
 
 @needs_trl
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_two_processes_train_one_run_and_number_their_groups_together(tmp_path: Path) -> None:
+    # Six completions a process: the second group of four is shared by both.
+    config = str(settings(tmp_path, "out", steps=1, rank=0, prompts=3))
+    trained = run("train", "--config", config, "--processes", "2")
+    assert (trained["code"], trained["last_step"]) == (0, 1)
+    groups = [row.group for row in read_rollouts(tmp_path / "out")]
+    assert groups == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+    generators = (tmp_path / "out" / "checkpoint-1").glob("rng_state_*.pth")
+    assert len(list(generators)) == 2
+
+
+@needs_trl
 def test_the_command_names_what_is_wrong_with_settings(tmp_path: Path) -> None:
     path = tmp_path / "train.toml"
     path.write_text("output = 'o'\n", encoding="utf-8")
