@@ -330,7 +330,7 @@ class AttentionBlock {
     const bool reads = kMask != AttentionMask::kNone && (states_ == nullptr || states_[tile] != kTileVisible);
     const bool ends = first + T::kKeys > o.keys, crosses = o.causal && first + T::kKeys - 1 > query;
     if (!reads && !ends && !crosses) return;
-    const float unit = kSoftmax ? kLog2E : 1.0f, hidden = o.hidden * unit;
+    const float unit = kSoftmax ? kLog2E : 1.0f, hidden = in_units(o.hidden, unit);
     const AttentionMaskType<kMask>* mask = args_.mask;
     if (reads) mask += batch_ * o.mask[0] + within_ * o.mask[1];
 #pragma unroll
@@ -342,7 +342,7 @@ class AttentionBlock {
         score =
             masked_score<kMask>(score, mask[row * o.mask[2] + key * o.mask[3]], unit, hidden, o.adds_hidden);
       }
-      if (crosses && key > row) score = o.adds_hidden ? score - INFINITY : -INFINITY;
+      if (crosses && key > row) score = -INFINITY;
       if (key >= o.keys) score = -INFINITY;
     }
   }
