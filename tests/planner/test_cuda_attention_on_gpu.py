@@ -21,6 +21,9 @@ pytestmark = [
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 INF = math.inf
+SMALLEST_ERROR = 3e-7
+"""Of attention in float32, over the result: sums of few products are more exact in eager mode, where nothing is
+split, cut off or corrected."""
 
 
 def scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -87,7 +90,7 @@ def test_errors_are_at_most_twice_those_of_eager_float32(kind: str, precision: s
     for shape, one, own, exact in zip(
         shapes, found, eager, module(*(x.double() for x in moved)), strict=True
     ):
-        limit = 2 * error(own, exact) if precision == "fp32" else 2e-3
+        limit = 2 * max(error(own, exact), SMALLEST_ERROR) if precision == "fp32" else 2e-3
         assert error(one, exact) <= limit, shape
 
 
