@@ -115,6 +115,14 @@ def errors(found: torch.Tensor, exact: torch.Tensor) -> tuple[float, float]:
     return float(off.abs().max()), float(off.pow(2).mean().sqrt())
 
 
+def times_cublas(layouts: Layouts, draw: Draw) -> tuple[float, float]:
+    """What the largest error and the rms may be, over cuBLAS's."""
+    if layouts.k < SHORTEST_DEPTH:
+        return TIMES_CUBLAS_IF_SHORT, TIMES_CUBLAS_IF_SHORT
+    # Among sums of numbers that differ so much are some that one product outweighs: short ones.
+    return TIMES_CUBLAS_IF_SHORT if draw is wide else TIMES_CUBLAS, TIMES_CUBLAS
+
+
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("constant", [True, False])
 def test_errors_are_those_of_float32(harness: ctypes.CDLL, draw: Draw, constant: bool) -> None:
@@ -126,9 +134,8 @@ def test_errors_are_those_of_float32(harness: ctypes.CDLL, draw: Draw, constant:
         plain = errors(case.run(product, "cublas"), exact)
         for name in product.kinds():
             ours = errors(case.run(product, name), exact)
-            for mine, theirs in zip(ours, plain, strict=True):
-                times = TIMES_CUBLAS if layouts.k >= SHORTEST_DEPTH else TIMES_CUBLAS_IF_SHORT
-                assert mine <= times * max(theirs, SMALLEST_ERROR), (layouts, name, ours, plain)
+            for mine, theirs, most in zip(ours, plain, times_cublas(layouts, draw), strict=True):
+                assert mine <= most * max(theirs, SMALLEST_ERROR), (layouts, name, ours, plain)
         product.close()
 
 
