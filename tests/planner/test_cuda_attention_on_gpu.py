@@ -22,8 +22,8 @@ pytestmark = [
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 INF = math.inf
 SMALLEST_ERROR = 3e-7
-"""Of attention in float32, over the result: sums of few products are more exact in eager mode, where nothing is
-split, cut off or corrected."""
+"""Of attention in float32, over the result: eager mode, where nothing is split, cut off or corrected, is more
+exact with sums of few products."""
 
 
 def scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:

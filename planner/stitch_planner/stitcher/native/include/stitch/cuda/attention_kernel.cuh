@@ -45,16 +45,9 @@ __device__ __forceinline__ void copy_or_zero(uint32_t shared, const float* sourc
 // An operand's parts; without kSplit only `big`.
 template <bool kSplit>
 __device__ __forceinline__ Tf32Parts operand_parts(float x) {
-  Tf32Parts parts;
-  if constexpr (!kSplit) {
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts.big) : "f"(x));
-    parts.small = 0;
-  } else {
-    // To nearest, so that the rest is as often negative as positive, and the hardware's cutting off of its
-    // last bits as often too large as too small. Infinity and NaN have NaN for a rest.
-    parts.big = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
-    parts.small = __float_as_uint(x - __uint_as_float(parts.big));
-  }
+  if constexpr (kSplit) return split_tf32(x);
+  Tf32Parts parts{};
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts.big) : "f"(x));
   return parts;
 }
 
