@@ -20,8 +20,9 @@ TIMES_CUBLAS = 2.0
 TIMES_CUBLAS_IF_SHORT = 12.0
 """The same for sums that programs leave to cuBLAS: it hardly rounds there, and halves are cut off as ever.
 
-Of a single product, which cuBLAS rounds by 2**-24 at most, both splits may miss 2**-23, what is left out is up
-to 2**-22, and the tensor core cuts off up to 2**-23: ten times as much."""
+Of a single product, which cuBLAS rounds by 2**-24 at most, both splits may miss 2**-23, what is left out is
+up to 2**-22, and the tensor core cuts off up to 2**-23: ten times as much.
+"""
 SHORTEST_DEPTH = 64
 SMALLEST_ERROR = 2.0**-23
 """Of a float32 result, over its rms: cuBLAS may be lucky, above all with sums of positive numbers."""
