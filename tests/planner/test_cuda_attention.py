@@ -14,6 +14,7 @@ from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.library_calls import call_text
 from stitch_planner.stitcher.emit.cuda.testing import OnHost, build_for_gpus, lowered
 from stitch_planner.stitcher.lower.kernel_ir import KernelProgram, LibraryCall, LibraryOp
+from stitch_planner.stitcher.lower.lowering import UnloweredError
 from stitch_planner.stitcher.lower.operations import AttentionOp, MatmulOp
 from stitch_planner.stitcher.testing import build_header_test
 from stitch_tools.models.task import Contract
@@ -158,6 +159,21 @@ def test_nothing_visible_and_poison_give_what_torch_gives(keys: int, tmp_path: P
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
+class Causal(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@pytest.mark.parametrize("value", [math.nan, INF, -INF])
+def test_poison_of_a_later_key_does_not_reach_causal_queries(value: float, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 60, 8) for _ in range(3))
+    k[0, 1, 40, 3] = value
+    (found,) = OnHost(emit_cuda(lowered(Causal(), [q, k, v])), tmp_path).run([q, k, v])
+    assert found[0, 1, :40].isfinite().all()
+    torch.testing.assert_close(found, Causal()(q, k, v), rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
 def test_tf32_is_used_only_where_the_contract_allows_it() -> None:
     for precision, expected in (("fp32", "three TF32 products"), ("tf32", ", TF32")):
         contract = Contract(mode="eval", matmul_precision=precision)  # type: ignore[arg-type]
@@ -176,6 +192,11 @@ def test_wide_heads_keep_their_scores_in_memory(tmp_path: Path) -> None:
     assert not attentions(program)
     (found,) = OnHost(emit_cuda(program), tmp_path).run([x])
     torch.testing.assert_close(found, Wide()(x), rtol=1e-4, atol=1e-5)
+
+
+def test_attention_without_keys_is_left_to_pytorch() -> None:
+    with pytest.raises(UnloweredError, match="of nothing"):
+        lowered(Causal(), [torch.randn(1, 2, 3, 16), torch.randn(1, 2, 0, 16), torch.randn(1, 2, 0, 16)])
 
 
 @pytest.mark.nvcc
@@ -273,6 +294,26 @@ EXPORT void warp(const float* q, const float* k, const float* v, float* scores, 
   }
 }
 """
+
+
+MASKED = """
+#define STITCH_ON_HOST 1
+#include "stitch/cuda/attention_shape.cuh"
+using namespace stitch::cuda;
+
+EXPORT float masked(float score, float mask) {
+  return masked_score<AttentionMask::kAdd>(score, mask, 1.4426950408889634f, -INFINITY, false);
+}
+"""
+
+
+def test_a_key_with_the_least_mask_stays_visible(tmp_path: Path) -> None:
+    library = build_header_test(MASKED, tmp_path)
+    library.masked.restype, library.masked.argtypes = ctypes.c_float, [ctypes.c_float] * 2
+    least = torch.finfo(torch.float32).min
+    assert library.masked(3.0, least) == library.masked(-3.0, least) == least
+    assert library.masked(3.0, -INF) == -INF
+    assert math.isnan(library.masked(3.0, math.nan))
 
 
 def test_lanes_hold_the_numbers_that_both_products_need(tmp_path: Path) -> None:

@@ -21,6 +21,9 @@ pytestmark = [
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 INF = math.inf
+SMALLEST_ERROR = 3e-7
+"""Of attention in float32, over the result: eager mode, where nothing is split, cut off or corrected, is more
+exact with sums of few products."""
 
 
 def scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -87,7 +90,7 @@ def test_errors_are_at_most_twice_those_of_eager_float32(kind: str, precision: s
     for shape, one, own, exact in zip(
         shapes, found, eager, module(*(x.double() for x in moved)), strict=True
     ):
-        limit = 2 * error(own, exact) if precision == "fp32" else 2e-3
+        limit = 2 * max(error(own, exact), SMALLEST_ERROR) if precision == "fp32" else 2e-3
         assert error(one, exact) <= limit, shape
 
 
@@ -111,10 +114,15 @@ class Emptied(nn.Module):
 
     def forward(self, q: torch.Tensor, hide: torch.Tensor) -> tuple[torch.Tensor, ...]:
         written = torch.softmax((q @ q.transpose(-2, -1)).masked_fill(hide, -INF), -1) @ q
-        return written, functional.scaled_dot_product_attention(q, q, q, ~hide)
+        library = functional.scaled_dot_product_attention(q, q, q, ~hide)
+        # The least number hides no key from a query that has it for all of them.
+        least = torch.finfo(torch.float32).min
+        filled = torch.softmax((q @ q.transpose(-2, -1)).masked_fill(hide, least), -1) @ q
+        added = torch.softmax(q @ q.transpose(-2, -1) + hide * least, -1) @ q
+        return written, library, filled, added
 
 
-def test_a_query_that_sees_nothing_gives_nan_or_zeros(tmp_path: Path) -> None:
+def test_a_query_that_sees_nothing_gives_what_torch_gives(tmp_path: Path) -> None:
     q, hide = torch.randn(1, 2, 300, 64), torch.zeros(300, 300, dtype=torch.bool)
     hide[7], hide[128:256] = True, True
     module = Emptied().eval()

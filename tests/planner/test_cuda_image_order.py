@@ -170,6 +170,28 @@ def test_two_norms_that_are_added_are_one_call(window: int, size: int, tmp_path:
     assert pair.channels_last == (window == 3)
 
 
+class Residual(nn.Module):
+    """A convolution whose residual begins one element behind an aligned address."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(16, 16, window, padding=window // 2)
+
+    def forward(self, x: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+        n, c, h, w = x.shape
+        last = self.layer.kernel_size[0] > 1
+        residual = flat[1:].view(n, h, w, c).permute(0, 3, 1, 2) if last else flat[1:].view(n, c, h, w)
+        return torch.relu(self.layer(x) + residual)
+
+
+@pytest.mark.parametrize("window", [1, 3], ids=["channels first", "channels last"])
+def test_a_residual_is_copied_where_groups_of_four_cannot_be_read(window: int, tmp_path: Path) -> None:
+    program = agrees(Residual(window).eval(), [torch.randn(2, 16, 6, 8), torch.randn(1537)], tmp_path)
+    (operation,) = convolutions(program)
+    assert operation.planar == (window == 1)
+    assert [view.offset % 4 for view in operation.operands] == [0]
+
+
 def test_joins_of_joins_and_of_one_operand_twice_are_right(tmp_path: Path) -> None:
     agrees(Growing().eval(), [torch.randn(2, 8, 6, 8)], tmp_path)
 

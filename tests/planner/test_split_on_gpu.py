@@ -17,8 +17,12 @@ pytestmark = [
 
 TIMES_CUBLAS = 2.0
 """A split product's error against float64, over that of a float32 product by cuBLAS."""
-TIMES_CUBLAS_IF_SHORT = 8.0
-"""The same for sums that programs leave to cuBLAS: it hardly rounds there, and halves are cut off as ever."""
+TIMES_CUBLAS_IF_SHORT = 12.0
+"""The same for sums that programs leave to cuBLAS: it hardly rounds there, and halves are cut off as ever.
+
+Of a single product, which cuBLAS rounds by 2**-24 at most, both splits may miss 2**-23, what is left out is
+up to 2**-22, and the tensor core cuts off up to 2**-23: ten times as much.
+"""
 SHORTEST_DEPTH = 64
 SMALLEST_ERROR = 2.0**-23
 """Of a float32 result, over its rms: cuBLAS may be lucky, above all with sums of positive numbers."""
@@ -113,6 +117,14 @@ def errors(found: torch.Tensor, exact: torch.Tensor) -> tuple[float, float]:
     return float(off.abs().max()), float(off.pow(2).mean().sqrt())
 
 
+def times_cublas(layouts: Layouts, draw: Draw) -> tuple[float, float]:
+    """What the largest error and the rms may be, over cuBLAS's."""
+    if layouts.k < SHORTEST_DEPTH:
+        return TIMES_CUBLAS_IF_SHORT, TIMES_CUBLAS_IF_SHORT
+    # Among sums of numbers that differ so much are some that one product outweighs: short ones.
+    return TIMES_CUBLAS_IF_SHORT if draw is wide else TIMES_CUBLAS, TIMES_CUBLAS
+
+
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("constant", [True, False])
 def test_errors_are_those_of_float32(harness: ctypes.CDLL, draw: Draw, constant: bool) -> None:
@@ -124,9 +136,8 @@ def test_errors_are_those_of_float32(harness: ctypes.CDLL, draw: Draw, constant:
         plain = errors(case.run(product, "cublas"), exact)
         for name in product.kinds():
             ours = errors(case.run(product, name), exact)
-            for mine, theirs in zip(ours, plain, strict=True):
-                times = TIMES_CUBLAS if layouts.k >= SHORTEST_DEPTH else TIMES_CUBLAS_IF_SHORT
-                assert mine <= times * max(theirs, SMALLEST_ERROR), (layouts, name, ours, plain)
+            for mine, theirs, most in zip(ours, plain, times_cublas(layouts, draw), strict=True):
+                assert mine <= most * max(theirs, SMALLEST_ERROR), (layouts, name, ours, plain)
         product.close()
 
 

@@ -79,9 +79,11 @@ def _find(node: GraphNode, index: GraphIndex) -> AttentionPattern | str:
     if isinstance(pattern, str):
         return pattern
     assert pattern.v is not None
-    widest = max(index.shape(pattern.q)[-1], index.shape(pattern.v)[-1])
-    positions = max(index.shape(pattern.q)[-2], index.shape(pattern.v)[-2])
-    return pattern if widest <= WIDEST_HEAD and positions <= MOST_POSITIONS else NOT_MINE
+    q, v = index.spec(pattern.q), index.spec(pattern.v)
+    widest, positions = max(q.shape[-1], v.shape[-1]), max(q.shape[-2], v.shape[-2])
+    # Without queries or keys there is no block to launch.
+    fits = widest <= WIDEST_HEAD and positions <= MOST_POSITIONS and q.numel * v.numel > 0
+    return pattern if fits else NOT_MINE
 
 
 def _refusal_of_stored(node: GraphNode, index: GraphIndex) -> str | None:

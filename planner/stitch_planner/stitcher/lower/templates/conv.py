@@ -136,7 +136,8 @@ class Conv(LibraryTemplate):
         # The epilogue reads nodes behind its first; whatever comes before counts as that first one.
         epilogue = epilogue_of((nodes[1] if norm else node, *tail), lowering)
         operands = tuple(
-            lowering.dense(key) if planar else self.operand(key, lowering) for key in epilogue.operands
+            self.source(key, shape, lowering, planar=True) if planar else self.operand(key, lowering)
+            for key in epilogue.operands
         )
         result = nodes[-1]
         target = self.target((result.name, 0), lowering, planar=planar)

@@ -45,16 +45,9 @@ __device__ __forceinline__ void copy_or_zero(uint32_t shared, const float* sourc
 // An operand's parts; without kSplit only `big`.
 template <bool kSplit>
 __device__ __forceinline__ Tf32Parts operand_parts(float x) {
-  Tf32Parts parts;
-  if constexpr (!kSplit) {
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts.big) : "f"(x));
-    parts.small = 0;
-  } else {
-    // To nearest, so that the rest is as often negative as positive, and the hardware's cutting off of its
-    // last bits as often too large as too small. Infinity and NaN have NaN for a rest.
-    parts.big = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
-    parts.small = __float_as_uint(x - __uint_as_float(parts.big));
-  }
+  if constexpr (kSplit) return split_tf32(x);
+  Tf32Parts parts{};
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts.big) : "f"(x));
   return parts;
 }
 
@@ -330,7 +323,7 @@ class AttentionBlock {
     const bool reads = kMask != AttentionMask::kNone && (states_ == nullptr || states_[tile] != kTileVisible);
     const bool ends = first + T::kKeys > o.keys, crosses = o.causal && first + T::kKeys - 1 > query;
     if (!reads && !ends && !crosses) return;
-    const float unit = kSoftmax ? kLog2E : 1.0f, hidden = o.hidden * unit;
+    const float unit = kSoftmax ? kLog2E : 1.0f, hidden = in_units(o.hidden, unit);
     const AttentionMaskType<kMask>* mask = args_.mask;
     if (reads) mask += batch_ * o.mask[0] + within_ * o.mask[1];
 #pragma unroll
@@ -342,7 +335,7 @@ class AttentionBlock {
         score =
             masked_score<kMask>(score, mask[row * o.mask[2] + key * o.mask[3]], unit, hidden, o.adds_hidden);
       }
-      if (crosses && key > row) score = o.adds_hidden ? score - INFINITY : -INFINITY;
+      if (crosses && key > row) score = -INFINITY;
       if (key >= o.keys) score = -INFINITY;
     }
   }

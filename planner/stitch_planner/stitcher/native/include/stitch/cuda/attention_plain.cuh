@@ -57,6 +57,7 @@ struct AttendPlainly {
   }
 
   __device__ __forceinline__ float score(int64_t batch, int64_t within, int64_t query, int64_t key) const {
+    if (o.causal && key > query) return -INFINITY;
     const float* a = q + batch * o.q[0] + within * o.q[1] + query * o.q[2];
     const float* b = k + batch * o.k[0] + within * o.k[1] + key * o.k[2];
     float sum = 0.0f;
@@ -66,7 +67,6 @@ struct AttendPlainly {
       const int64_t at = batch * o.mask[0] + within * o.mask[1] + query * o.mask[2] + key * o.mask[3];
       score = masked_score<kMask>(score, mask[at], 1.0f, o.hidden, o.adds_hidden);
     }
-    if (o.causal && key > query) score = o.adds_hidden ? score - INFINITY : -INFINITY;
     return score;
   }
 

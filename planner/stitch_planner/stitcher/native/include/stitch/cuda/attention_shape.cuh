@@ -14,6 +14,7 @@
 #ifndef STITCH_CUDA_ATTENTION_SHAPE_CUH_
 #define STITCH_CUDA_ATTENTION_SHAPE_CUH_
 
+#include <float.h>
 #include <math.h>
 
 #include <type_traits>
@@ -55,11 +56,18 @@ struct AttentionOptions {
 template <AttentionMask kMask>
 using AttentionMaskType = std::conditional_t<kMask == AttentionMask::kAdd, float, boolean>;
 
+// A score in the weights' units. The least finite numbers stay finite: a query whose keys all have them sees
+// them alike, where minus infinity would hide them.
+__host__ __device__ __forceinline__ float in_units(float score, float unit) {
+  const float scaled = score * unit;
+  return scaled == -INFINITY && score != -INFINITY ? -FLT_MAX : scaled;
+}
+
 // The score of a key, in the weights' units, after masks.
 template <AttentionMask kMask>
 __host__ __device__ __forceinline__ float masked_score(float score, AttentionMaskType<kMask> mask, float unit,
                                                        float hidden, bool adds_hidden) {
-  if constexpr (kMask == AttentionMask::kAdd) return score + mask * unit;
+  if constexpr (kMask == AttentionMask::kAdd) return score + in_units(mask, unit);
   const bool hides = kMask == AttentionMask::kHide ? mask != 0 : mask == 0;
   if (kMask == AttentionMask::kNone || !hides) return score;
   return adds_hidden ? score + hidden : hidden;

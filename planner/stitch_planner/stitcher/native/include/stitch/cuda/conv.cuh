@@ -67,8 +67,11 @@ class Conv {
     if (!folds_) {
       STITCH_TRY(weights_.pack(call, options, weight, bias, norm));
     } else {
-      if (read / 4 >= kMostDividend || !others_.reserve(sizeof(unsigned))) {
+      if (read / 4 >= kMostDividend) {
         return call.errors->fail(STITCH_UNSUPPORTED, "the images are too large for a convolution");
+      }
+      if (!others_.reserve(sizeof(unsigned))) {
+        return call.errors->fail(STITCH_OUT_OF_MEMORY, "no memory for a convolution's flag");
       }
       const PackFolded work{weight, nullptr, norm, options, inner_, FoldedChannel(options)};
       STITCH_TRY(weights_.pack_folded(call, inner_, work, bias));

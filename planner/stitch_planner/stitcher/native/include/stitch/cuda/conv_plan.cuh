@@ -388,8 +388,10 @@ class ConvRunner {
   // Time of one run; false where the library refuses it.
   bool measure(const ConvWay& way, const Call& call, const Trial& trial, float* ms) const {
     const auto once = [&](const Call& inner) { return run(way, inner, trial); };
-    return set_format(way) == STITCH_OK && fill(call, trial, kSmall, kSmall) == STITCH_OK &&
-           measured_ms(call, once, ms);
+    const bool done = set_format(way) == STITCH_OK && fill(call, trial, kSmall, kSmall) == STITCH_OK &&
+                      measured_ms(call, once, ms);
+    // Runs may have been measured on a stream that is gone by now.
+    return use_stream(call) == STITCH_OK && done;
   }
 
   // Whether a fused call does as told: some kernels give 0 for NaN at a ReLU, and none may read a result

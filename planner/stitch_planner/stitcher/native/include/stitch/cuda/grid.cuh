@@ -3,11 +3,11 @@
 //   each(name, count, f, call)     f(i) for i in [0, count), one thread a number, in a grid-stride loop
 //   blocks(name, count, f, call)   `count` blocks of F::kThreads threads that share memory:
 //
-//     kThreads                     threads of a block
-//     kPhases                      steps of a block; every thread is through a step before any begins the
-//     next struct Shared                what the threads of a block share struct Thread                what a
-//     thread keeps from one step to the next (registers on a GPU) phase<P>(int64_t block, int thread,
-//     Shared&, Thread&)
+//     kThreads       threads of a block
+//     kPhases        steps of a block; every thread is through a step before any begins the next
+//     struct Shared  what the threads of a block share
+//     struct Thread  what a thread keeps from one step to the next (registers on a GPU)
+//     phase<P>(int64_t block, int thread, Shared&, Thread&)
 //
 // A barrier stands between two phases and nowhere else, so that the host can run a block as loops over its
 // threads, phase by phase: tests without a GPU execute the very index arithmetic that a GPU does.

@@ -4,10 +4,9 @@
 // A *unit* is what shares one mean: channel c of all images (batch norm), or a group of an image's channels.
 // It lies as `segments` runs of `inner` neighbours, `segment_stride` apart; unit u begins at u * inner.
 //
-//   fused     a unit fits the registers of one block: one kernel, memory is read once
-//   split     else two kernels: `splits` blocks measure each unit, the last of them joins the parts; the
-//   second
-//             kernel normalises from the tensor's end backwards, since the end is what the L2 still holds
+//   fused  a unit fits the registers of one block: one kernel, memory is read once
+//   split  else two kernels: `splits` blocks measure each unit, the last of them joins the parts; the second
+//          kernel normalises from the tensor's end backwards, since the end is what the L2 still holds
 #ifndef STITCH_CUDA_PLANAR_NORM_CUH_
 #define STITCH_CUDA_PLANAR_NORM_CUH_
 

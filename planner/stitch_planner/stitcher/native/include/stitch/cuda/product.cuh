@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "stitch/cuda/measured.cuh"
 #include "stitch/cuda/split_product.cuh"
 #endif
 
@@ -133,7 +134,10 @@ class Product {
   int32_t adopt(const Call& call, const ProductWay& way, const float* b, const float* bias) {
     if (!way.is_split) return STITCH_OK;
     const int32_t status = split_.init(call, what_.options, b, bias, what_.relu);
-    if (status == STITCH_OUT_OF_MEMORY) return STITCH_OK;  // the library's product needs none
+    if (status == STITCH_OUT_OF_MEMORY) {  // the library's product needs none
+      call.errors->text.clear();
+      return STITCH_OK;
+    }
     STITCH_TRY(status);
     way_ = way;
     return split_.use(call, way.kind);
@@ -186,28 +190,18 @@ class Product {
     return STITCH_OK;
   }
 
-  // Time of a few runs; false where there is no memory, or a run fails.
+  // Time of a run; false where there is no memory, or a run fails.
   bool measure(const ProductWay& way, const Call& call, Trial* trial, const float* b, float* ms) {
-    constexpr int kMeasured = 3;
     way_ = way;
     Call inner = call;
     inner.scratch_bytes = workspace_bytes();
     if (!trial->scratch.reserve(inner.scratch_bytes)) return false;
     inner.scratch = trial->scratch.get();
-    const auto go = [&] {
-      return run(inner, trial->a.floats(), b != nullptr ? b : trial->b.floats(), trial->d.floats(),
-                 trial->addend.floats()) == STITCH_OK;
+    const auto once = [&](const Call& one) {
+      return run(one, trial->a.floats(), b != nullptr ? b : trial->b.floats(), trial->d.floats(),
+                 trial->addend.floats());
     };
-    cudaEvent_t begin = nullptr, end = nullptr;
-    bool done = cudaEventCreate(&begin) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess && go() &&
-                cudaEventRecord(begin, call.stream) == cudaSuccess;
-    for (int i = 0; done && i < kMeasured; ++i) done = go();
-    done = done && cudaEventRecord(end, call.stream) == cudaSuccess &&
-           cudaEventSynchronize(end) == cudaSuccess && cudaEventElapsedTime(ms, begin, end) == cudaSuccess;
-    if (begin != nullptr) cudaEventDestroy(begin);
-    if (end != nullptr) cudaEventDestroy(end);
-    (void)cudaGetLastError();
-    return done;
+    return measured_ms(inner, once, ms);
   }
 
   ProductCase what_;

@@ -91,27 +91,21 @@ __host__ __device__ __forceinline__ int half_scale_exponent(float largest) {
   return exponent < 126 ? exponent : 126;
 }
 
-// A TF32 number is a float32 with 10 bits behind the point.
+// A TF32 number is a float32 with 10 bits behind the point; the hardware does not read the others.
 struct Tf32Parts {
   uint32_t big, small;
 };
 
-// Infinities and NaN have no small part.
+// To nearest, so that the rest is as often negative as positive, and the hardware's cutting off of its last
+// bits as often too large as too small. Infinity, NaN and what rounds to infinity have no finite rest.
 __host__ __device__ __forceinline__ Tf32Parts split_tf32(float x) {
   Tf32Parts parts;
   memcpy(&parts.big, &x, sizeof x);
-  parts.big &= 0xffffe000u;
+  parts.big = (parts.big + 0x1000u) & 0xffffe000u;
   float big;
   memcpy(&big, &parts.big, sizeof big);
-  const bool finite = (parts.big & 0x7f800000u) != 0x7f800000u;
-  if (!finite) memcpy(&parts.big, &x, sizeof x);  // the mask could make an infinity of a NaN
-  const float small = finite ? x - big : 0.0f;
-#if defined(__CUDA_ARCH__)
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(parts.small) : "f"(small));
-#else
+  const float small = x - big;
   memcpy(&parts.small, &small, sizeof small);
-  parts.small = (parts.small + 0x1000u) & 0xffffe000u;  // to nearest, ties away from zero
-#endif
   return parts;
 }
 

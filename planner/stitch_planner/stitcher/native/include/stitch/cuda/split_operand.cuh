@@ -172,8 +172,8 @@ inline int32_t split_operand(const SplitSource& source, const SplitTarget& targe
 inline constexpr int kSplitThreads = 256;
 
 // Who splits what of a block's rows: kLanes threads a row.
-//   kAlong  a row's threads are neighbours: for rows whose numbers are
-//   kAcross eight threads a row, one of each warp: for rows that are neighbours in memory
+//   kAlong   a row's threads are neighbours: for rows whose numbers are neighbours in memory
+//   kAcross  eight threads a row, one of each warp: for rows that are neighbours themselves
 enum class SplitThreads { kAlong, kAcross };
 
 // The largest of the values that a row's threads have, in each of them.
