@@ -62,8 +62,8 @@ def test_an_interrupt_ends_the_task_at_work_and_the_summary_names_the_rest(tmp_p
         assert "1 of 2: a.py" in process.stderr.readline()
         assert process.stderr.readline(), "the run has begun"
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=120)
-    assert process.returncode == 130
+        out, told = process.communicate(timeout=120)
+    assert process.returncode == 130, told
     assert "0 of 2 references" in out
     assert "interrupted" in out
     assert "not_started" in out

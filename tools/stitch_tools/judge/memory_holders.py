@@ -19,7 +19,7 @@ def naming_holders(target: str, memory: DeviceMemory | None = None) -> Generator
 
     Args:
         target: the reference's.
-        memory: by default that of the target's device.
+        memory: by default that of the target's GPU; without one nobody is named.
 
     Raises:
         MemoryHeldError: in place of a ReferenceMemoryError, where others hold memory.
@@ -27,7 +27,7 @@ def naming_holders(target: str, memory: DeviceMemory | None = None) -> Generator
     try:
         yield
     except ReferenceMemoryError as error:
-        memory = memory or device_memory(target)
+        memory = memory or _gpu_memory(target)
         held = _held_words(memory) if memory is not None else ""
         if not held:
             raise
@@ -40,19 +40,24 @@ def refuse_held_memory(reference: ReferenceServer, why_less: str, memory: Device
     Args:
         reference: what made the result; it is stopped, and started anew, else its memory counts as others'.
         why_less: the reason that the result gives for being less; any other than missing memory is none here.
-        memory: by default that of the reference's device.
+        memory: by default that of the reference's GPU; without one nobody is named.
 
     Raises:
         MemoryHeldError: others hold memory.
     """
     if not says_out_of_memory(why_less):
         return
-    memory = memory or device_memory(reference.task.target)
+    memory = memory or _gpu_memory(reference.task.target)
     reference.stop()
     held = _held_words(memory) if memory is not None else ""
     if held:
         raise memory_held(ReferenceMemoryError(why_less), held)
     reference.revive()
+
+
+def _gpu_memory(target: str) -> DeviceMemory | None:
+    """The memory of a GPU; None for a CPU, on which what bounds a reference is a limit of its own."""
+    return device_memory(target) if target != "cpu" else None
 
 
 def memory_held(error: ReferenceMemoryError, why: str) -> MemoryHeldError:
