@@ -16,6 +16,7 @@ from stitch_mcp.cli.options import (
     settings,
 )
 from stitch_mcp.cli.output import CommandOutput
+from stitch_mcp.cli.rl_options import judging_options
 from stitch_mcp.config import Settings
 from stitch_mcp.views.table import ReportSection
 
@@ -46,14 +47,7 @@ def command() -> None:
     help="Program that SUBMISSION refines: a folder or file. The submission is then timed beside it.",
 )
 @click.option("--instruction", default="", metavar="TEXT", help="With --parent: what was to be changed.")
-@click.option("--full", is_flag=True, help="Full rounds and all modes of torch.compile, not the quick bench.")
-@click.option(
-    "--rubric-model",
-    default="",
-    metavar="NAME",
-    help="Model that grades by the rubric, too: a [models.NAME] table of your settings, or its own name.",
-)
-@click.option("--sanitize", is_flag=True, help="Also look for memory errors and races (20 to 60 s more).")
+@judging_options
 @accept_option
 @contract_options
 @reference_options

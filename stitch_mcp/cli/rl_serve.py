@@ -6,6 +6,7 @@ from typing import Unpack
 import click
 
 from stitch_mcp.cli.options import accept_option, json_option, session_options
+from stitch_mcp.cli.rl_options import judging_options
 from stitch_mcp.config import Settings
 
 
@@ -22,14 +23,7 @@ from stitch_mcp.config import Settings
     type=click.IntRange(1, 256),
     help="Submissions judged side by side; one more is refused with 429. Timing takes turns on each device.",
 )
-@click.option("--full", is_flag=True, help="Full rounds and all modes of torch.compile, not the quick bench.")
-@click.option(
-    "--rubric-model",
-    default="",
-    metavar="NAME",
-    help="Model that grades by the rubric, too: a [models.NAME] table of your settings, or its own name.",
-)
-@click.option("--sanitize", is_flag=True, help="Also look for memory errors and races (20 to 60 s more).")
+@judging_options
 @click.option("--allow-relaxed", is_flag=True, help="Let requests loosen a contract.")
 @click.option(
     "--submission-limit-s",

@@ -105,9 +105,9 @@ def _sweep_options(command: F) -> F:
 def command() -> None:
     """Solve KernelBench levels or a folder as one sweep, or compare two sweeps.
 
-    Further options, such as --target cuda --quick, go to each task's `stitch-mcp solve`. The sweep's folder
-    keeps a row a task (rows.jsonl), the runs, and summaries (summary.md, summary.html); the same command goes
-    on where one was interrupted. A timing has its GPU to itself, whatever --jobs says.
+    Options behind --, such as -- --target cuda --quick, go to each task's `stitch-mcp solve`. The sweep's
+    folder keeps a row a task (rows.jsonl), the runs, and summaries (summary.md, summary.html); the same
+    command goes on where one was interrupted. A timing has its GPU to itself, whatever --jobs says.
     """
 
 

@@ -4,40 +4,27 @@ A vote has to quote the code that it rests on. Comments are taken out before, so
 its cause. A failure of the model leaves no opinion, and never one against the program.
 """
 
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from pydantic import Field, ValidationError
-
 from stitch_planner.agents.model_ledger import ModelLedger
 from stitch_planner.agents.prompting import bullets, clipped, fenced, render, whole_sentences
+from stitch_planner.agents.quoted_votes import QuotedVote, read_quoted_votes
 from stitch_planner.llm.chat import ChatRequest, ModelBusyError, ModelError
 from stitch_planner.runs.reviews import Opinion, OpinionName, ReviewSubject
 from stitch_tools.errors import BudgetError
-from stitch_tools.models.base import Fact
 
 _VOTES, _LEAST_VOTES = 3, 2
 _MOST_OUTPUT_TOKENS = 8_000
 _MOST_CODE_CHARS, _MOST_REASON_CHARS = 40_000, 300
-_LEAST_QUOTE_CHARS, _MOST_QUOTE_CHARS = 8, 200
+_MOST_QUOTE_CHARS = 200
 _QUESTIONS: dict[OpinionName, str] = {
     "bottleneck": "does it change what costs most of the time, by the figures above?",
     "engineering": "how well does the code use the device: memory access, parallelism, launches, reuse?",
     "focus": "does it do what its author says, completely, and nothing that does not belong to it?",
 }
-_JSON_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n```", re.DOTALL)
-
-
-class Vote(Fact):
-    """A model's score of one dimension."""
-
-    dimension: OpinionName
-    score: int = Field(ge=1, le=5, strict=True)
-    quote: str
-    reason: str
+_Vote = QuotedVote[OpinionName]
 
 
 @dataclass(frozen=True)
@@ -53,7 +40,7 @@ class ReviewPanel:
             InterruptedRunError: somebody asked to stop.
         """
         shown = clipped(subject.code, _MOST_CODE_CHARS)
-        votes: list[Vote] = []
+        votes: list[_Vote] = []
         unusable = 0
         problem = ""
         for number in range(_VOTES):
@@ -90,32 +77,12 @@ def _request(subject: ReviewSubject, shown: str, number: int) -> ChatRequest:
     )
 
 
-def read_votes(text: str, shown: str) -> tuple[list[Vote], int]:
+def read_votes(text: str, shown: str) -> tuple[list[_Vote], int]:
     """The votes of an answer that quote the shown code, and how many of its votes cannot be used."""
-    blocks = _JSON_FENCE.findall(text)
-    try:
-        rows = json.loads(blocks[-1] if blocks else text)["votes"]
-        given = list(rows)
-    except (ValueError, TypeError, KeyError):
-        return [], len(_QUESTIONS)
-    votes: dict[OpinionName, Vote] = {}
-    flat = _flat(shown)
-    for row in given:
-        try:
-            vote = Vote.model_validate(row)
-        except ValidationError:
-            continue
-        if len(_flat(vote.quote)) >= _LEAST_QUOTE_CHARS and _flat(vote.quote) in flat:
-            votes.setdefault(vote.dimension, vote)
-    return list(votes.values()), len(_QUESTIONS) - len(votes)
+    return read_quoted_votes(text, shown, _Vote, _QUESTIONS)
 
 
-def _flat(text: str) -> str:
-    """Code without its white space, which models do not repeat exactly."""
-    return "".join(text.split())
-
-
-def _opinion(name: OpinionName, votes: Sequence[Vote]) -> Opinion:
+def _opinion(name: OpinionName, votes: Sequence[_Vote]) -> Opinion:
     own = [row for row in votes if row.dimension == name]
     scores = tuple(row.score for row in own)
     if len(own) < _LEAST_VOTES:

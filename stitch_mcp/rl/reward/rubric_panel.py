@@ -6,39 +6,27 @@ model leaves the measured scores, so that it never lets a cheat through, and is 
 """
 
 import contextlib
-import json
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median_low
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from stitch_mcp.rl.reward.facts import DIMENSIONS, Dimension, DimensionRating, SkillRating
 from stitch_mcp.rl.reward.neutral_code import neutral_sources
 from stitch_mcp.rl.reward.rubric import ANCHORS
 from stitch_planner.agents.prompting import bullets, clipped, fenced, render, whole_sentences
+from stitch_planner.agents.quoted_votes import QuotedVote, read_quoted_votes
 from stitch_planner.llm.chat import CallLimits, ChatAnswer, ChatModel, ChatRequest, ModelBusyError, ModelError
 from stitch_tools.errors import BudgetError, StoreError
-from stitch_tools.models.base import Fact
 from stitch_tools.storage.store import write_atomically
 
 _MOST_OUTPUT_TOKENS = 4_000
 _MOST_CODE_CHARS, _MOST_REASON_CHARS = 40_000, 200
-_LEAST_QUOTE_CHARS = 8
 _NEUTRAL = 3
-_JSON_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n```", re.DOTALL)
-
-
-class RubricVote(Fact):
-    """A model's score of one dimension."""
-
-    dimension: Dimension
-    score: int = Field(ge=1, le=5, strict=True)
-    quote: str
-    reason: str
+_Vote = QuotedVote[Dimension]
 
 
 @dataclass(frozen=True)
@@ -72,7 +60,7 @@ class RubricPanel:
             InterruptedRunError: `stop` was set.
         """
         shown = self._shown(code)
-        votes: list[RubricVote] = []
+        votes: list[_Vote] = []
         failed = unusable = 0
         for number in range(self.votes):
             request = _request(measured, shown, self._shown(parent_code or {}), instruction, number)
@@ -81,7 +69,7 @@ class RubricPanel:
             except (ModelError, ModelBusyError, BudgetError):
                 failed += 1
                 continue
-            usable, refused = read_rubric_votes(answer.text, shown, DIMENSIONS[measured.skill])
+            usable, refused = read_quoted_votes(answer.text, shown, _Vote, DIMENSIONS[measured.skill])
             votes += usable
             unusable += refused
         notes = [f"the model failed in {failed} of {self.votes} votes"] if failed else []
@@ -110,32 +98,7 @@ class RubricPanel:
         return answer
 
 
-def read_rubric_votes(text: str, shown: str, wanted: Sequence[Dimension]) -> tuple[list[RubricVote], int]:
-    """The votes of an answer that quote what was shown, and how many of those wanted cannot be used."""
-    blocks = _JSON_FENCE.findall(text)
-    try:
-        given = list(json.loads(blocks[-1] if blocks else text)["votes"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return [], len(wanted)
-    votes: dict[Dimension, RubricVote] = {}
-    flat = _flat(shown)
-    for row in given:
-        try:
-            vote = RubricVote.model_validate(row)
-        except ValidationError:
-            continue
-        quote = _flat(vote.quote)
-        if vote.dimension in wanted and len(quote) >= _LEAST_QUOTE_CHARS and quote in flat:
-            votes.setdefault(vote.dimension, vote)
-    return list(votes.values()), len(wanted) - len(votes)
-
-
-def _flat(text: str) -> str:
-    """Code without its white space, which models do not repeat exactly."""
-    return "".join(text.split())
-
-
-def _moved(row: DimensionRating, votes: Sequence[RubricVote], least: int) -> DimensionRating:
+def _moved(row: DimensionRating, votes: Sequence[_Vote], least: int) -> DimensionRating:
     own = [vote for vote in votes if vote.dimension == row.name]
     scores = tuple(vote.score for vote in own)
     if len(scores) < least:
