@@ -257,6 +257,7 @@ class _Run:
             seeds,
             self.options.cache_dir,
             judge,
+            alone=self._hold_device if gpu is not None else nullcontext,
         )
 
     def _hold_device(self) -> AbstractContextManager[None]:

@@ -123,7 +123,8 @@ def load_program(
             worker.child.begin(request)
             take_reply(worker.child, name, request, _LOAD_TIMEOUT_S)
         _need(name, worker.load(_LOAD_TIMEOUT_S))
-        answer = worker.init(weights, _LOAD_TIMEOUT_S, load=load)
+        with setup.alone():
+            answer = worker.init(weights, _LOAD_TIMEOUT_S, load=load)
         _need(name, answer)
         if worker.extensions is not None:
             worker.extensions.end_builds()
@@ -156,7 +157,7 @@ def start_ring(stack: ExitStack, setup: Setup, loaded: LoadedProgram, plan: Ring
         outputs_fd=Fd(ring.fd),
         draw_fds=tuple(Fd(draw.fds[0]) for draw in (*plan.draws, *plan.unseen)),
     )
-    with setup.sharing_device():
+    with setup.alone():  # the ring's shapes are planned for here, which a program may do by timing, too
         runner = start_runner(stack, loaded.name, loaded.child, request)
         runner.note = "" if loaded.native else "timed by a Python loop"
         seen_at_once = loaded.live and (not setup.cuda or isinstance(ring, DeviceRing))

@@ -1,7 +1,7 @@
 """What all processes of one timing share, and the weights and draws that they are given."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,8 @@ class Setup:
     """Whether single calls get inputs that never came before."""
     not_renewed: str = ""
     """What was not checked since they do not."""
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext
+    """The GPU for itself alone, for a program that is made ready: it may choose by timing what it tries."""
 
     @property
     def cuda(self) -> bool:

@@ -15,6 +15,7 @@ _PLENTY = 16
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _MOST_KEPT_BYTES = (1 << 31) - 1  # mallopt takes an int
 _KEPT_SHARE_OF_FREE = 8
+_MOST_KEPT_GPU_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,17 @@ def keep_freed_memory(free_bytes: int) -> bool:
 def give_back_kept_memory() -> None:
     """Return to the system all that is kept and not in use."""
     ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
+
+
+def give_back_gpu_memory() -> None:
+    """Return to the GPU what PyTorch's allocator keeps of freed tensors, beyond a gibibyte.
+
+    After an oracle that was tens of gigabytes; programs, baselines and other jobs need them next.
+    """
+    if torch.cuda.is_initialized():
+        kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        if kept > _MOST_KEPT_GPU_BYTES:
+            torch.cuda.empty_cache()
 
 
 def _free_bytes() -> int:

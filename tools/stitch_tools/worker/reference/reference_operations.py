@@ -39,6 +39,7 @@ from stitch_tools.worker.reference.draw_kinds import ALTERED
 from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, structures_of
 from stitch_tools.worker.reference.load_reference import ReferenceFault, explain
 from stitch_tools.worker.reference.observe import known_dtype, observe
+from stitch_tools.worker.reference.oracle_memory import give_back_gpu_memory
 from stitch_tools.worker.reference.output_memory import compare, make_outputs, prime, same_bits
 from stitch_tools.worker.reference.output_rings import Rings
 from stitch_tools.worker.reference.reference_calls import kept_generators, named_tensors
@@ -96,6 +97,8 @@ def _answer(state: ServerState, handle: Callable[[], object]) -> object:
         if state.reference is None or not is_out_of_memory(error):
             raise
         return _fault_of(explain(error, "out_of_memory", state.reference.source))
+    finally:
+        give_back_gpu_memory()
 
 
 def _fault_of(fault: ReferenceFault) -> Fault:
