@@ -99,6 +99,18 @@ def seen(x):
     calls += 1
     return calls <= 140
 """
+PREPARES_FOR_ADDRESSES = """
+import collections, time, torch
+
+calls = collections.Counter()
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        calls[x.data_ptr()] += 1
+        if calls[x.data_ptr()] == 2:  # as a capture of a CUDA graph does
+            time.sleep(0.01)
+        return x * 2.0 + 1.0
+"""
 SEEDS = (11, 12)
 SLOTS = 64
 
@@ -188,6 +200,12 @@ def test_a_python_program_that_prepares_for_values_is_slow_on_new_inputs(
     new, _, _ = timing_setup.look(model_new(timing_setup.store, TABLE_BY_VALUE))
     assert not wrong(new)
     assert [doubt.rule for doubt in new.doubts] == ["slow_on_new_inputs"]
+
+
+def test_a_program_may_prepare_for_addresses_that_come_again(timing_setup: FreshInputsSetup) -> None:
+    program = model_new(timing_setup.store, PREPARES_FOR_ADDRESSES)
+    new, _, _ = timing_setup.look(program, per_call_s=1e-3)
+    assert is_right_and_quick(new)
 
 
 @pytest.mark.parametrize("form", ["native", "python"])

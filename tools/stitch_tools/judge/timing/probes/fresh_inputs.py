@@ -105,7 +105,8 @@ def try_new_inputs(context: ProbeContext) -> ProbeReport:
         loaded = replace(context.loaded, live=context.loaded.live and not setup.cuda)
         runner = start_ring(stack, setup, loaded, RingPlan(count, draws, _SAMPLES, unseen=new))
         with context.alone():
-            runner.run_calls(count)
+            # Twice: a program may prepare a graph for addresses that come again (docs/decisions/0041).
+            runner.run_calls(2 * count)
             runner.next_ring()
             wait_until_ready(runner, _READY_TIMEOUT_S)
             groups = count // (calls + waking)
