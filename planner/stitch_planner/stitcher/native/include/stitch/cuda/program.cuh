@@ -297,7 +297,7 @@ class Program {
     }
     for (int i = 0; i < facts_.num_outputs; ++i) total += facts_.outputs[i].bytes();
     own_.clear();
-    if (facts_.launches < kFewestLaunches || writes || total > kLargestCopied) return STITCH_OK;
+    if (facts_.launches < kFewestLaunches || writes || total > most_copied(facts_.launches)) return STITCH_OK;
     for (int i = 0; i < facts_.num_inputs + facts_.num_outputs; ++i) {
       void* memory = nullptr;
       const int output = i - facts_.num_inputs;

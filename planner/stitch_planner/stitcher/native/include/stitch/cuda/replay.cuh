@@ -11,11 +11,20 @@
 #include <vector>
 
 #include "stitch/cuda/launch.cuh"
+#include "stitch/cuda/seen_addresses.cuh"
 
 namespace stitch::cuda {
 
-inline constexpr int32_t kFewestLaunches = 6;         // below it a graph saves nothing
-inline constexpr uint64_t kLargestCopied = 4u << 20;  // bytes of all inputs and outputs
+inline constexpr int32_t kFewestLaunches = 6;  // below it a graph saves nothing
+
+// Bytes of all inputs and outputs that are copied: a launch from a graph takes a microsecond and more, in
+// which several times kCopiedPerLaunch are read and written.
+inline constexpr uint64_t kAlwaysCopied = 4u << 20, kCopiedPerLaunch = 256u << 10;
+
+inline uint64_t most_copied(int32_t launches) {
+  const uint64_t paid = launches * kCopiedPerLaunch;
+  return paid > kAlwaysCopied ? paid : kAlwaysCopied;
+}
 
 #if defined(STITCH_ON_HOST)
 
@@ -54,61 +63,36 @@ class Replay {
 
   // Graphs of older weights are of no use.
   void clear() {
-    for (const Entry& entry : entries_) {
-      if (entry.graph != nullptr) cudaGraphExecDestroy(entry.graph);
-    }
-    entries_.clear();
+    for (const SeenAddresses::Entry& entry : seen_.entries()) destroy(entry.prepared);
+    seen_.clear();
     refused_ = false;
   }
 
   // Runs `body(call)`, from a graph where these addresses came before.
   template <class Body>
   int32_t run(const std::vector<void*>& addresses, const Call& call, Body body) {
-    Entry* entry = find(addresses);
+    SeenAddresses::Entry* const entry = seen_.find(addresses);
     if (entry == nullptr) {
-      remember(addresses);
+      destroy(seen_.remember(addresses));
       return body(call);
     }
-    if (entry->graph == nullptr && !capture(*entry, call, body)) {
+    if (entry->prepared == nullptr && !capture(*entry, call, body)) {
       clear();
       refused_ = true;
       return body(call);
     }
-    return call.errors->check(cudaGraphLaunch(entry->graph, call.stream), "launch the forward as a graph");
+    const auto graph = static_cast<cudaGraphExec_t>(entry->prepared);
+    return call.errors->check(cudaGraphLaunch(graph, call.stream), "launch the forward as a graph");
   }
 
  private:
-  struct Entry {
-    std::vector<void*> addresses;
-    cudaGraphExec_t graph;  // nullptr: came once
-    uint64_t used;
-  };
-  static constexpr size_t kMostEntries = 32;
-
-  Entry* find(const std::vector<void*>& addresses) {
-    for (Entry& entry : entries_) {
-      if (entry.addresses == addresses) return entry.used = ++clock_, &entry;
-    }
-    return nullptr;
-  }
-
-  // The entry that was used longest ago makes room.
-  void remember(const std::vector<void*>& addresses) {
-    if (entries_.size() < kMostEntries) {
-      entries_.push_back({addresses, nullptr, ++clock_});
-      return;
-    }
-    Entry* oldest = &entries_[0];
-    for (Entry& entry : entries_) {
-      if (entry.used < oldest->used) oldest = &entry;
-    }
-    // Destroying a graph that still runs is allowed: the driver frees it afterwards.
-    if (oldest->graph != nullptr) cudaGraphExecDestroy(oldest->graph);
-    *oldest = {addresses, nullptr, ++clock_};
+  // Of a graph that still runs the driver frees the memory afterwards.
+  static void destroy(void* graph) {
+    if (graph != nullptr) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
   }
 
   template <class Body>
-  bool capture(Entry& entry, Call call, Body body) {
+  bool capture(SeenAddresses::Entry& entry, Call call, Body body) {
     if (stream_ == nullptr && cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) != cudaSuccess) {
       return failed();
     }
@@ -122,11 +106,12 @@ class Replay {
       if (graph != nullptr) cudaGraphDestroy(graph);
       return failed();
     }
-    const cudaError_t made = cudaGraphInstantiate(&entry.graph, graph, 0);
+    cudaGraphExec_t ready = nullptr;
+    const cudaError_t made = cudaGraphInstantiate(&ready, graph, 0);
     cudaGraphDestroy(graph);
-    if (made == cudaSuccess) return true;
-    entry.graph = nullptr;
-    return failed();
+    if (made != cudaSuccess) return failed();
+    entry.prepared = ready;
+    return true;
   }
 
   static bool failed() {
@@ -135,8 +120,7 @@ class Replay {
   }
 
   cudaStream_t stream_ = nullptr;  // for capture alone: nothing runs on it
-  std::vector<Entry> entries_;
-  uint64_t clock_ = 0;
+  SeenAddresses seen_;
   bool refused_ = false;
 };
 
