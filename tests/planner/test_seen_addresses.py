@@ -3,7 +3,6 @@
 import ctypes
 from collections.abc import Callable
 from itertools import cycle, islice
-from pathlib import Path
 
 import pytest
 
@@ -38,7 +37,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 @pytest.fixture
 def call(library: ctypes.CDLL) -> Callable[[int], int]:
     library.forget()
-    return lambda address: library.call(ctypes.c_int64(address))
+
+    def look(address: int) -> int:
+        found: int = library.call(ctypes.c_int64(address))
+        return found
+
+    return look
 
 
 def test_what_came_twice_is_prepared_once(call: Callable[[int], int]) -> None:
