@@ -69,7 +69,7 @@ __host__ __device__ __forceinline__ int cell_place(int row, int cell) {
   return row * 128 + ((cell ^ (row & 7)) << 4);
 }
 
-struct alignas(16) Cell {
+struct alignas(16) CellBits {
   uint32_t pairs[4];
 };
 
@@ -124,7 +124,7 @@ __host__ __device__ __forceinline__ void load_cell(const SplitSource& source, co
 __host__ __device__ __forceinline__ void store_cell(const SplitShape& shape, char* tiles, int64_t row,
                                                     int64_t begin, const float (&values)[kCell],
                                                     float factor) {
-  Cell big, small;
+  CellBits big, small;
   for (int i = 0; i < 4; ++i) {
     // Not 0 * value: that is NaN for the numbers that are left out.
     const float first = factor != 0.0f ? values[2 * i] * factor : 0.0f;
@@ -137,8 +137,8 @@ __host__ __device__ __forceinline__ void store_cell(const SplitShape& shape, cha
       tiles + (row / kTileRows * shape.chunks() + begin / kTileDepth) * static_cast<int64_t>(kTileBytes);
   const int inside = static_cast<int>(row % kTileRows);
   const int cell = static_cast<int>(begin % kTileDepth) / kCell;
-  *reinterpret_cast<Cell*>(tile + cell_place(inside, cell)) = big;
-  *reinterpret_cast<Cell*>(tile + cell_place(inside, cell + 4)) = small;
+  *reinterpret_cast<CellBits*>(tile + cell_place(inside, cell)) = big;
+  *reinterpret_cast<CellBits*>(tile + cell_place(inside, cell + 4)) = small;
 }
 
 #if defined(STITCH_ON_HOST)
