@@ -1,4 +1,4 @@
-"""Headers of stitched programs for CUDA can stand together: a program includes those of all its operations."""
+"""Headers of stitched programs for CUDA stand together: a program includes those of all its operations."""
 
 import subprocess
 from pathlib import Path
