@@ -1,5 +1,6 @@
 """Inputs of one draw: the task's own maker, and signed, scaled and structured variations of what it makes."""
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ _PEAK = 8.0
 _FLIPPED_SHARE = 1 / 8
 # Inputs of this size are not made half as large again, only by one row.
 _LARGE_BYTES = 1 << 28
+# From this size on, values of other kinds are made on the GPU where the draw lies: on the host one pass over
+# a gigabyte takes a second, and a kind takes several.
+_MADE_IN_PLACE_BYTES = 1 << 24
 # Larger ones are not made twice to see what they have in common.
 _COMPARED_BYTES = 1 << 30
 _COMPARED_SEEDS = 0x51AB5, 0x7E57ED
@@ -104,11 +108,37 @@ def make_draw(reference: LoadedReference, kind: str, seed: int, bounds: InputBou
     def apply(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point() or not tensor.numel():
             return tensor
-        own = tensor.float().cpu()
-        values = _structured(kept[id(tensor)], own, bounds.clamp(_changed(kind, own, generator)))
-        return _filled_like(tensor, _held(values, tensor.dtype))
+
+        def make(near: torch.Tensor) -> torch.Tensor:
+            own = near.float()
+            changed = _changed(kind, own, _beside(generator, own.device))
+            return _structured(kept[id(tensor)], own, bounds.clamp(changed))
+
+        return _filled_like(tensor, _held(_where_there_is_room(tensor, make), tensor.dtype))
 
     return map_shared(placed, apply)
+
+
+def at_hand(tensor: torch.Tensor, device: torch.device | str | None = None) -> torch.Tensor:
+    """The tensor where others are made from it: a large one on its GPU (or `device`), else on the host."""
+    if tensor.nbytes < _MADE_IN_PLACE_BYTES:
+        return tensor.cpu()
+    return tensor if device is None else tensor.to(device)
+
+
+def _where_there_is_room(tensor: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """What `make` makes of the tensor at hand, or on the host where its GPU has no room."""
+    with contextlib.suppress(torch.OutOfMemoryError):
+        return make(at_hand(tensor))
+    return make(tensor.cpu())
+
+
+def _beside(generator: torch.Generator, device: torch.device) -> torch.Generator:
+    """The generator, or one on the values' GPU that its next number seeds."""
+    if device.type == "cpu":
+        return generator
+    seed = int(torch.randint(2**62, (), generator=generator))
+    return torch.Generator(device).manual_seed(seed)
 
 
 def structures_of(reference: LoadedReference) -> tuple[InputStructure, ...]:
@@ -118,14 +148,19 @@ def structures_of(reference: LoadedReference) -> tuple[InputStructure, ...]:
         ReferenceFault: the task's input maker fails.
     """
     if reference.structures is None:
-        draws = [flatten_inputs(reference.make_inputs(_COMPARED_SEEDS[0])).tensors]
+        draws = [_at_hand_of(reference, _COMPARED_SEEDS[0])]
         large = sum(tensor.nbytes for tensor in draws[0]) > _COMPARED_BYTES
         if not large:
-            draws.append(flatten_inputs(reference.make_inputs(_COMPARED_SEEDS[1])).tensors)
+            draws.append(_at_hand_of(reference, _COMPARED_SEEDS[1]))
         alike = not large and len(draws[0]) == len(draws[1])
         comparable = alike and reference.source.keep_structure
         reference.structures = find_structure(draws) if comparable else (InputStructure(),) * len(draws[0])
     return reference.structures
+
+
+def _at_hand_of(reference: LoadedReference, seed: int) -> list[torch.Tensor]:
+    tensors = flatten_inputs(reference.make_inputs(seed)).tensors
+    return [at_hand(tensor.detach(), reference.source.device) for tensor in tensors]
 
 
 def _kept(reference: LoadedReference, tensors: Sequence[torch.Tensor]) -> dict[int, InputStructure]:
@@ -199,13 +234,21 @@ def _discrete_draw(
     def apply(tensor: torch.Tensor) -> torch.Tensor:
         if not applies(tensor) or kept[id(tensor)].left_alone:
             return tensor
-        return _filled_like(tensor, change(tensor.cpu(), generator))
+
+        def make(near: torch.Tensor) -> torch.Tensor:
+            return change(near, _beside(generator, near.device))
+
+        return _filled_like(tensor, _where_there_is_room(tensor, make))
 
     return map_shared(placed, apply)
 
 
+def _number_below(end: int, generator: torch.Generator) -> int:
+    return int(torch.randint(end, (), generator=generator, device=generator.device))
+
+
 def _signed(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    signs = torch.randint(0, 2, values.shape, generator=generator) * 2 - 1
+    signs = torch.randint(0, 2, values.shape, generator=generator, device=values.device) * 2 - 1
     return values * signs
 
 
@@ -216,13 +259,15 @@ def _negative(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def _scaled(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     # Between 4 and 16, up or down: outside what a program tuned on the task's own inputs has seen.
-    factor = 2.0 ** float(2 + 2 * torch.rand((), generator=generator))
-    return values * (factor if float(torch.rand((), generator=generator)) < 0.5 else 1.0 / factor)
+    factor = 2.0 ** float(2 + 2 * torch.rand((), generator=generator, device=generator.device))
+    return values * (
+        factor if float(torch.rand((), generator=generator, device=generator.device)) < 0.5 else 1.0 / factor
+    )
 
 
 def _outliers(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    picked = torch.rand(values.shape, generator=generator) < _OUTLIER_SHARE
-    picked.view(-1)[int(torch.randint(values.numel(), (), generator=generator))] = True
+    picked = torch.rand(values.shape, generator=generator, device=values.device) < _OUTLIER_SHARE
+    picked.view(-1)[_number_below(values.numel(), generator)] = True
     return torch.where(picked, values * _OUTLIER_FACTOR, values)
 
 
@@ -230,10 +275,11 @@ def _peaks(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """One large element in each last-axis row: in turn in the first, the last and any other column."""
     rows = values.reshape(-1, values.shape[-1] if values.dim() else 1).clone()
     count, width = rows.shape
-    turn = (torch.arange(count) + int(torch.randint(3, (), generator=generator))) % 3
-    columns = torch.randint(width, (count,), generator=generator)
+    every = torch.arange(count, device=values.device)
+    turn = (every + _number_below(3, generator)) % 3
+    columns = torch.randint(width, (count,), generator=generator, device=values.device)
     columns = torch.where(turn == 0, 0, torch.where(turn == 1, width - 1, columns))
-    place = (torch.arange(count), columns)
+    place = (every, columns)
     height = _PEAK * float(values.double().square().mean().sqrt())
     rows[place] = torch.where(rows[place] < 0, -height, height)
     return rows.view(values.shape)
@@ -248,16 +294,16 @@ def _spiked(values: torch.Tensor, lowest: float, highest: float, generator: torc
     rows = values.reshape(-1, values.shape[-1] if values.dim() else 1).clone()
     count, width = rows.shape
     matrix = values.shape[-2] if values.dim() > 1 else 1
-    edges, row = _edges(width), torch.arange(count)
+    edges, row = _edges(width).to(values.device), torch.arange(count, device=values.device)
     # By turns along the rows of a matrix and from matrix to matrix: each row has each turn in some matrix.
-    turn = (row % matrix + row // matrix + int(torch.randint(4, (), generator=generator))) % 4
+    turn = (row % matrix + row // matrix + _number_below(4, generator)) % 4
     number = (turn < 2).cumsum(0)
-    start = int(torch.randint(len(edges), (), generator=generator))
-    columns = torch.randint(width, (count,), generator=generator)
+    start = _number_below(len(edges), generator)
+    columns = torch.randint(width, (count,), generator=generator, device=values.device)
     columns = torch.where(turn == 2, (row % matrix + 1) % width, columns)
     columns = torch.where(turn < 2, edges[(number + start) % len(edges)], columns)
     signs = torch.where((number <= len(edges)) | (row % 2 == 0), 1.0, -1.0)
-    heights = lowest * (highest / lowest) ** torch.rand(count, generator=generator)
+    heights = lowest * (highest / lowest) ** torch.rand(count, generator=generator, device=values.device)
     rows[row, columns] = signs * heights * float(values.double().square().mean().sqrt())
     return rows.view(values.shape)
 
@@ -278,7 +324,7 @@ def _towers(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _constants(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    position = int(torch.randint(values.numel(), (), generator=generator))
+    position = _number_below(values.numel(), generator)
     return torch.full_like(values, float(values.reshape(-1)[position]))
 
 
@@ -290,7 +336,9 @@ def _near_constant(values: torch.Tensor, generator: torch.Generator) -> torch.Te
     rows = values[..., :1] if values.dim() else values
     if bool((values < 0).any()) and bool((values > 0).any()):
         rows = rows.abs()  # a minimum that starts from 0; `negative` is for a maximum
-    return rows + rows.abs() * _ROW_NOISE * torch.randn(values.shape, generator=generator)
+    return rows + rows.abs() * _ROW_NOISE * torch.randn(
+        values.shape, generator=generator, device=values.device
+    )
 
 
 def _amplified(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -326,12 +374,12 @@ def _is_mask(tensor: torch.Tensor) -> bool:
 
 def _permuted(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     flat = values.reshape(-1)
-    return flat[torch.randperm(flat.numel(), generator=generator)].view(values.shape)
+    return flat[torch.randperm(flat.numel(), generator=generator, device=flat.device)].view(values.shape)
 
 
 def _flipped(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    picked = torch.rand(values.shape, generator=generator) < _FLIPPED_SHARE
-    picked.view(-1)[int(torch.randint(values.numel(), (), generator=generator))] = True
+    picked = torch.rand(values.shape, generator=generator, device=values.device) < _FLIPPED_SHARE
+    picked.view(-1)[_number_below(values.numel(), generator)] = True
     return torch.where(picked, (values == 0).to(values.dtype), values)
 
 
@@ -362,12 +410,12 @@ def _altered(
         nonlocal changed
         if not any(tensor is row for row in chosen):
             return tensor
-        values = tensor.cpu().reshape(-1).clone()
-        places = torch.randint(values.numel(), (count,), generator=generator)
-        donor = donors[id(tensor)].cpu().reshape(-1)
+        values = at_hand(tensor).reshape(-1).clone()
+        places = torch.randint(values.numel(), (count,), generator=generator).to(values.device)
+        donor = donors[id(tensor)].to(values.device).reshape(-1)
         if donor.shape != values.shape or torch.equal(donor, values):
             # The maker gives the same at every call: values from elsewhere then.
-            donor = values.roll(1 + int(torch.randint(values.numel(), (), generator=generator)))
+            donor = values.roll(1 + _number_below(values.numel(), generator))
         before = values.clone()
         values[places] = donor[places]
         altered = _structured(kept[id(tensor)], before.view(tensor.shape), values.view(tensor.shape))

@@ -32,7 +32,7 @@ class InputStructure:
     """Of one input."""
 
     zeros: torch.Tensor | None = None
-    """Cells that are zero in each draw, where they are many but not all; on the CPU."""
+    """Cells that are zero in each draw, where they are many but not all."""
     symmetric: bool = False
     """The last two axes."""
     ascending: bool = False
@@ -43,7 +43,7 @@ class InputStructure:
     """Why its values are only ever the maker's own; "" where others may be made."""
 
     def keep(self, own: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """`values` with this structure; `own` where only the maker's are right. Both lie on the CPU.
+        """`values` with this structure; `own` where only the maker's are right.
 
         Raises:
             StructureLostError: these values cannot have it.
@@ -53,7 +53,7 @@ class InputStructure:
         if self.norm == 1:
             values = values.abs()
         if self.zeros is not None and self.zeros.shape == values.shape:
-            values = values.masked_fill(self.zeros, 0.0)
+            values = values.masked_fill(self.zeros.to(values.device), 0.0)
         if self.symmetric:
             values = values.tril() + values.tril(-1).mT
         if self.ascending:
@@ -70,7 +70,10 @@ class InputStructure:
     def _holds(self, values: torch.Tensor) -> bool:
         """What one step gave, another may have taken."""
         return (
-            (self.zeros is None or (self.zeros.shape == values.shape and not bool(values[self.zeros].any())))
+            (
+                self.zeros is None
+                or (self.zeros.shape == values.shape and not bool(values[self.zeros.to(values.device)].any()))
+            )
             and (not self.symmetric or _is_symmetric(values))
             and (not self.ascending or _ascends(values))
             and (not self.norm or _has_norm(values, self.norm))
@@ -92,7 +95,7 @@ class InputStructure:
 
 def find_structure(draws: Sequence[Sequence[torch.Tensor]]) -> tuple[InputStructure, ...]:
     """What holds for each input in all draws of the task's maker."""
-    rows = ([computable(tensor.detach().cpu()) for tensor in draw] for draw in draws)
+    rows = ([computable(tensor) for tensor in draw] for draw in draws)
     columns = list(zip(*rows, strict=True))
     same = [len({(tensor.shape, tensor.dtype) for tensor in column}) == 1 for column in columns]
     found = [
