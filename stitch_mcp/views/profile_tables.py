@@ -5,6 +5,7 @@ from stitch_tools.models.profile import Profile
 from stitch_tools.profile.profile_text import (
     answer_line,
     finding_lines,
+    rule_lines,
     ruled_out_lines,
     system_lines,
     tax_lines,
@@ -44,7 +45,12 @@ def _answers(profile: Profile) -> list[ReportSection]:
     notes = tuple(answer_line(kernel, answer) for kernel, answer in rows[:_MOST_KERNELS])
     if profile.kernels and not notes:
         notes = (f"{len(profile.kernels)} kernels or functions, no problem found",)
-    return [ReportSection(title="Kernels and functions looked at closely", notes=notes)] if notes else []
+    rules = rule_lines(profile)
+    sections = (
+        ReportSection(title="Kernels and functions looked at closely", notes=notes),
+        ReportSection(title="What ncu's own rules say", notes=rules),
+    )
+    return [section for section in sections if section.notes]
 
 
 def _tables(profile: Profile) -> list[ReportSection]:

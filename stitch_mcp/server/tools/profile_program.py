@@ -13,7 +13,7 @@ from stitch_tools.models.remedy import Remedy
 if TYPE_CHECKING:
     from stitch_tools.models.verdict import Bench, Check
 
-_MOST_LINES = 10
+_MOST_LINES, _MOST_RULES = 10, 3
 
 
 class ProfileProgram(NamesSubject, Detailed):
@@ -39,7 +39,7 @@ class ProfileAnswer(ToolAnswer):
     findings: tuple[str, ...] = ()
     """At most three: cause, gain with its range, action, skill."""
     answers: tuple[str, ...] = ()
-    """To `ask` and `compare`; else problems of kernels."""
+    """To `ask` and `compare`; else problems of kernels, and ncu's own rules."""
     taxes: tuple[str, ...] = ()
     """What launches, waiting and traffic between kernels cost."""
     iteration: tuple[str, ...] = ()
@@ -52,12 +52,17 @@ class ProfileAnswer(ToolAnswer):
 def profile(request: ProfileProgram, work: JobContext) -> ProfileAnswer:
     """Profile a program, or the reference where there is none, and say what limits it."""
     from stitch_planner.profiles import find_profile
-    from stitch_tools.profile.profile_text import answer_question, compare_profiles, questions_of
+    from stitch_tools.profile.profile_text import (
+        answer_question,
+        compare_profiles,
+        questions_of,
+        rule_lines,
+    )
 
     # Before anything is run: a wrong id must not cost a minute.
     before = find_profile(work.workbench.workspace, request.compare) if request.compare else None
     made = _profiled(request, work)
-    answers = _problems(made)
+    answers = (*_problems(made), *rule_lines(made, _MOST_RULES))
     if request.ask:
         unknown = (f"it says nothing on {request.ask[:60]!r}, but on {', '.join(questions_of(made))}",)
         answers = answer_question(made, request.ask) or unknown

@@ -276,6 +276,20 @@ class RooflinePoint(Fact):
         return min(1.0, self.bound_us / self.time_us) if self.bound_us is not None and self.time_us else None
 
 
+class ProfilerRule(Fact):
+    """What a rule of ncu's own says about a kernel, in NVIDIA's words."""
+
+    name: str
+    """NVIDIA's: UncoalescedGlobalAccess, ..."""
+    section: str = ""
+    """Section of ncu's details page."""
+    text: str
+    saves_share: float | None = None
+    """By so much, NVIDIA estimates, this kernel's own time shrinks, 0 to 1; None where it does not say."""
+    unit_share: float | None = None
+    """By so much one unit is used better, 0 to 1: no estimate of time."""
+
+
 class KernelProfile(Fact):
     """One kernel (cuda) or function (cpu) looked at closely."""
 
@@ -298,6 +312,8 @@ class KernelProfile(Fact):
     """0 to 1."""
     answers: tuple[KernelAnswer, ...] = ()
     """Problems first, the most costly one at the front."""
+    rules: tuple[ProfilerRule, ...] = ()
+    """What ncu's own rules would improve, largest estimate first; at most five."""
     roofline: RooflinePoint | None = None
     metrics: tuple[Quantity, ...] = ()
     """Few raw metrics that the answers rest on."""

@@ -18,8 +18,8 @@ INSTALL_NCU = (
     "install the toolkit's Nsight Compute (the package cuda-nsight-compute-13-0 of NVIDIA's repository, or "
     "nsight-compute), or put its folder on PATH"
 )
-RAW, SOURCE = "report.raw.csv", "report.source.csv"
-"""Files that the script leaves: the metrics a launch, and the figures a source line."""
+RAW, SOURCE, RULES = "report.raw.csv", "report.source.csv", "report.rules.csv"
+"""Files that the script leaves: the metrics a launch, the figures a source line, and what ncu's rules say."""
 _CAPTURE = "capture"
 _VERSION = re.compile(r"^Version (\d+(?:\.\d+)+)", re.MULTILINE)
 _VERSION_LIMIT_S = 30.0
@@ -56,6 +56,8 @@ class NcuRequest:
     """Whether `launches` counts for each kernel and launch configuration by itself."""
     lines: bool = True
     """Whether source lines are wanted, too: they cost one more pass."""
+    sections: Sequence[str] = ()
+    """Sections of ncu whose rules are applied; () is none."""
     region: bool = True
     """Whether the program calls cuProfilerStart, before which nothing is collected."""
 
@@ -76,7 +78,7 @@ def find_ncu(env: Mapping[str, str] | None = None) -> Ncu:
 
 
 def script(ncu: Ncu, request: NcuRequest) -> str:
-    """A shell script that profiles the program given as its arguments, and writes RAW and SOURCE.
+    """A shell script that profiles the program given as its arguments, and writes RAW, SOURCE and RULES.
 
     Exit code and output of the run itself come first: what is exported afterwards says nothing new about it.
     """
@@ -92,6 +94,8 @@ def script(ncu: Ncu, request: NcuRequest) -> str:
     ]
     if request.lines:
         lines.append(f"{shlex.join(source)} > {SOURCE} 2>&1")
+    if request.sections:
+        lines.append(f"{shlex.join([*report, '--page', 'details'])} > {RULES} 2>&1")
     return "\n".join([*lines, "exit $status"]) + "\n"
 
 
@@ -105,7 +109,10 @@ def _collect_words(request: NcuRequest) -> list[str]:
     if request.of_each:
         words += ["--filter-mode", "per-launch-config"]
     words += ["--launch-count", str(request.launches), "--metrics", ",".join(request.metrics)]
-    return [*words, "--section", "SourceCounters"] if request.lines else words
+    sections = dict.fromkeys((*request.sections, *(("SourceCounters",) if request.lines else ())))
+    for section in sections:
+        words += ["--section", section]
+    return words
 
 
 def unknown_metrics(output: str) -> tuple[str, ...]:

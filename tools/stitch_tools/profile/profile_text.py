@@ -7,10 +7,14 @@ from stitch_tools.models.profile import (
     KernelProfile,
     KernelTime,
     Profile,
+    ProfilerRule,
     SystemProfile,
 )
 
 MOST_COMPARED = 15
+MOST_RULES = 8
+NCU_RULES = "ncu_rules"
+"""What to ask for, to be told what ncu's own rules say."""
 _MOST_KERNELS = 10
 
 
@@ -110,6 +114,23 @@ def answer_line(kernel: KernelProfile, answer: KernelAnswer) -> str:
     ).strip()
 
 
+def rule_lines(profile: Profile, most: int = MOST_RULES) -> tuple[str, ...]:
+    """What ncu's own rules say, by what they would win of an iteration at most."""
+    rows = [(kernel, rule) for kernel in profile.kernels for rule in kernel.rules]
+    rows.sort(key=lambda row: -(row[1].saves_share or 0.0) * (row[0].share or 0.0))
+    return tuple(_rule_line(kernel, rule) for kernel, rule in rows[:most])
+
+
+def _rule_line(kernel: KernelProfile, rule: ProfilerRule) -> str:
+    estimate = ""
+    if rule.saves_share is not None:
+        whole = f", {rule.saves_share * kernel.share:.1%} of all kernels'" if kernel.share is not None else ""
+        estimate = f" NVIDIA's estimate: {rule.saves_share:.1%} of this kernel's time{whole}."
+    elif rule.unit_share is not None:
+        estimate = f" NVIDIA's estimate: one unit is used {rule.unit_share:.1%} better, which is no time."
+    return f"{kernel.kernel[:60]}: {rule.name}: {rule.text.rstrip('.')}.{estimate}"
+
+
 def questions_of(profile: Profile) -> tuple[str, ...]:
     """What can be asked of this profile: rules of its diagnosis, and questions about its kernels."""
     diagnosis = profile.diagnosis
@@ -119,13 +140,14 @@ def questions_of(profile: Profile) -> tuple[str, ...]:
         else []
     )
     asked = [answer.question for kernel in profile.kernels for answer in kernel.answers]
-    return tuple(dict.fromkeys([*rules, *asked]))
+    own = [NCU_RULES] if any(kernel.rules for kernel in profile.kernels) else []
+    return tuple(dict.fromkeys([*rules, *asked, *own]))
 
 
 def answer_question(profile: Profile, question: str) -> tuple[str, ...]:
     """What the profile says to one question: a rule's name or a question about kernels; () if nothing."""
     wanted = question.strip().lower().replace("-", "_").replace(" ", "_").rstrip("?")
-    lines: list[str] = []
+    lines: list[str] = list(rule_lines(profile)) if wanted == NCU_RULES else []
     if profile.diagnosis is not None:
         for place, row in enumerate(profile.diagnosis.bottlenecks, 1):
             if row.rule == wanted:
