@@ -30,8 +30,8 @@ class ProfileProgram(NamesSubject, Detailed):
 class ProfileAnswer(ToolAnswer):
     """Findings, best first, and what they rest on."""
 
-    DETAILS: ClassVar[tuple[str, ...]] = ("kernels", "ruled_out")
-    QUOTED: ClassVar[tuple[str, ...]] = ("findings", "kernels", "answers")
+    DETAILS: ClassVar[tuple[str, ...]] = ("kernels", "operations", "ruled_out")
+    QUOTED: ClassVar[tuple[str, ...]] = ("findings", "kernels", "operations", "answers")
 
     program_id: str | None = None
     outcome: str | None = None
@@ -44,6 +44,8 @@ class ProfileAnswer(ToolAnswer):
     """What launches, waiting and traffic between kernels cost."""
     iteration: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+    """Of the graph, with bounds."""
     ruled_out: tuple[str, ...] = ()
     docs: tuple[str, ...] = ()
     not_measured: tuple[str, ...] = ()
@@ -77,6 +79,7 @@ def _answer(work: JobContext, made: Profile, answers: tuple[str, ...]) -> Profil
     from stitch_tools.profile.profile_text import (
         finding_lines,
         kernel_lines,
+        node_lines,
         ruled_out_lines,
         system_lines,
         tax_lines,
@@ -95,6 +98,7 @@ def _answer(work: JobContext, made: Profile, answers: tuple[str, ...]) -> Profil
         taxes=tax_lines(made),
         iteration=system_lines(system) if system is not None else (),
         kernels=kernel_lines(system, _MOST_LINES) if system is not None else (),
+        operations=node_lines(system, _MOST_LINES) if system is not None else (),
         ruled_out=ruled_out_lines(made),
         docs=advice(work.config, (row.doc_query for row in found), cpu=made.target == "cpu"),
         not_measured=made.not_measured,

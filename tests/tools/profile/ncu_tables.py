@@ -110,7 +110,8 @@ def rules_page(rows: Sequence[Sequence[str]]) -> str:
     """Results of rules as the details page of ncu 2025 prints them, beside a line with a metric.
 
     Args:
-        rows: launch, kernel, rule, its type, what it says, "global" or "local", and percent, "" where it gives none.
+        rows: launch, kernel, rule, its type, what it says, "global" or "local", and percent; "" where it
+            estimates nothing.
     """
     columns = ("ID", "Kernel Name", "Section Name", "Metric Name", "Metric Unit", "Metric Value")
     more = ("Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup")

@@ -60,4 +60,3 @@ def test_the_profile_tells_each_estimate_with_its_share_of_the_whole() -> None:
 def test_a_page_without_rules_has_none() -> None:
     assert parse_rules('"ID","Kernel Name","Metric Name","Metric Value"\n"0","k","a__b","1"\n') == {}
     assert parse_rules("==ERROR== no such report") == {}
-

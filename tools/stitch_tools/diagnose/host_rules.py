@@ -103,8 +103,8 @@ def transfer_pageable(evidence: ProfileEvidence) -> Looked:
     saved = max(0.0, spent - pinned)
     if saved < 0.01 * evidence.total_us:
         return (
-            f"copies through pageable memory take {spent:.1f} us of {evidence.total_us:.0f}, and pinned memory "
-            f"would win {saved:.1f}"
+            f"copies through pageable memory take {spent:.1f} us of {evidence.total_us:.0f}, and pinned "
+            f"memory would win {saved:.1f}"
         )
     rate = nbytes / max(1e-9, spent * 1e-6)
     return Seen(

@@ -92,7 +92,7 @@ class Graph(Fact):
 
 
 class TransferRates(Fact):
-    """Bytes per second between host and device, the best of many large copies; None where it was not measured."""
+    """Bytes per second between host and device, the best of many large copies; None if not measured."""
 
     to_device_pinned: float | None = None
     to_device_pageable: float | None = None

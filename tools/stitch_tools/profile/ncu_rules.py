@@ -1,8 +1,8 @@
 """Reads what ncu's own rules say of each launch, from its details page (`--page details --csv`).
 
-The rules and their words are NVIDIA's, and come from the ncu that is installed. A rule estimates either by how
-much the kernel's own time shrinks ("global"), or how much better one unit would be used ("local"), which says
-nothing of the time (Nsight Compute's NvRules API, SpeedupType).
+The rules and their words are NVIDIA's, and come from the ncu that is installed. A rule estimates either by
+how much the kernel's own time shrinks ("global"), or how much better one unit would be used ("local"), which
+says nothing of the time (Nsight Compute's NvRules API, SpeedupType).
 """
 
 import csv

@@ -6,6 +6,7 @@ from stitch_tools.models.profile import (
     KernelAnswer,
     KernelProfile,
     KernelTime,
+    NodeTime,
     Profile,
     ProfilerRule,
     SystemProfile,
@@ -100,6 +101,22 @@ def kernel_line(row: KernelTime) -> str:
 def kernel_lines(system: SystemProfile, most: int = _MOST_KERNELS) -> tuple[str, ...]:
     """The kernels or functions that take most."""
     return tuple(kernel_line(row) for row in system.kernels[:most])
+
+
+def node_line(row: NodeTime, busy_us: float) -> str:
+    """One operation of the graph with its lower bound."""
+    bound = ""
+    if row.bound_us is not None and row.headroom is not None:
+        bound = f", bound {row.bound_us:.1f} us ({row.headroom:.1f}x)"
+    kernels = f" in {row.launches} kernels" if row.launches is not None and row.launches != 1 else ""
+    where = f" ({row.module})" if row.module else ""
+    share = f"{row.time_us / busy_us:6.1%} " if busy_us else ""
+    return f"{share}{row.time_us:9.1f} us{kernels}{bound}: {row.node}{where}"
+
+
+def node_lines(system: SystemProfile, most: int = _MOST_KERNELS) -> tuple[str, ...]:
+    """The operations of the graph that take most."""
+    return tuple(node_line(row, system.busy_us) for row in system.nodes[:most])
 
 
 def answer_line(kernel: KernelProfile, answer: KernelAnswer) -> str:
