@@ -109,10 +109,13 @@ def _answer(work: JobContext, made: Profile, answers: tuple[str, ...]) -> Profil
 def _profiled(request: ProfileProgram, work: JobContext) -> Profile:
     from stitch_mcp.server.steps import known_facts as observed_facts
     from stitch_planner.profile_steps import known_facts, profile_task
+    from stitch_tools.profile.asking import options_for
     from stitch_tools.profile.profile_work import ProfileOptions
 
     workbench = work.workbench
-    options = ProfileOptions(level=request.level, cache_dir=workbench.cache_dir)
+    options = options_for(
+        ProfileOptions(level=request.level, cache_dir=workbench.cache_dir), request.ask, work.task.target
+    )
     facts = observed_facts(work)
     if work.subject.program_id is None:
         with workbench.session() as session:

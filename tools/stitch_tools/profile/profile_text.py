@@ -161,9 +161,14 @@ def questions_of(profile: Profile) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*rules, *asked, *own]))
 
 
+def question_id(question: str) -> str:
+    """A question's name as people write it ("Bank conflicts?") in its own spelling."""
+    return question.strip().lower().replace("-", "_").replace(" ", "_").rstrip("?")
+
+
 def answer_question(profile: Profile, question: str) -> tuple[str, ...]:
     """What the profile says to one question: a rule's name or a question about kernels; () if nothing."""
-    wanted = question.strip().lower().replace("-", "_").replace(" ", "_").rstrip("?")
+    wanted = question_id(question)
     lines: list[str] = list(rule_lines(profile)) if wanted == NCU_RULES else []
     if profile.diagnosis is not None:
         for place, row in enumerate(profile.diagnosis.bottlenecks, 1):
@@ -188,9 +193,13 @@ def compare_profiles(before: Profile, after: Profile) -> tuple[str, ...]:
     if old is None or new is None:
         lacking = "first" if old is None else "second"
         return (f"the {lacking} profile has no system level: {(before if old is None else after).status}",)
+    alike = old.origin == new.origin
     lines = [
         _change("latency without a profiler", old.untraced_us, new.untraced_us, "us"),
-        _change("device or operator time", old.busy_us, new.busy_us, "us"),
+        # One counts operators, the other functions: their sums say nothing of each other.
+        _change("device or operator time", old.busy_us, new.busy_us, "us")
+        if alike
+        else f"recorded by {old.origin}, then by {new.origin}: only latencies compare",
         _change("launches by the host", old.launches, new.launches),
         _change("kernels and copies", old.device_activities, new.device_activities),
         _change("waits in the forward", _count(old.syncs), _count(new.syncs)),
