@@ -1,7 +1,7 @@
 """Causes on the host's side of a GPU: launches, waits, transfers, allocations."""
 
 from stitch_tools.diagnose.evidence import ProfileEvidence, quantity, total_quantity
-from stitch_tools.diagnose.graph_time import graph_time
+from stitch_tools.diagnose.graph_time import device_pace_us, graph_time
 from stitch_tools.diagnose.rule import Looked, Seen
 from stitch_tools.models.profile import Quantity, Transfer
 
@@ -87,7 +87,7 @@ def _saved_without(evidence: ProfileEvidence, spent_us: float) -> float:
     system, total = evidence.system, evidence.total_us
     # Recording makes the host slower: its time counts in proportion to the whole.
     host = max(0.0, system.wall_us - spent_us) * min(1.0, total / system.wall_us)
-    return max(0.0, total - max(host, system.busy_us))
+    return max(0.0, total - max(host, device_pace_us(evidence) or system.busy_us))
 
 
 def transfer_pageable(evidence: ProfileEvidence) -> Looked:
