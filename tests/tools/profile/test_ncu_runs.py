@@ -11,6 +11,7 @@ import pytest
 
 from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.models.profile import KernelQuestion
+from stitch_tools.profile import ncu_metrics as m
 from stitch_tools.profile.kernels import KernelReport, profile_kernels
 from stitch_tools.profile.ncu import Ncu, NcuRequest, find_ncu, refusal, script, unknown_metrics
 from stitch_tools.profile.permission import counter_access, is_refused
@@ -117,6 +118,15 @@ def test_metrics_that_this_ncu_does_not_know_are_left_out_and_named(tmp_path: Pa
     assert report.status == "profiled"
     assert report.not_measured == (f"this ncu or device does not know the metric {unknown}",)
     assert unknown not in words_of(tmp_path)[1]
+
+
+def test_a_metric_that_an_older_ncu_calls_otherwise_is_collected_by_that_name(tmp_path: Path) -> None:
+    behaviour = (
+        f'case "$*" in *{m.ACTIVE_THREADS}*) echo "==ERROR== Failed to find metric {m.ACTIVE_THREADS}"; '
+    )
+    report = profiled(tmp_path, behaviour + "exit 1 ;; esac")
+    assert (report.status, report.not_measured) == ("profiled", ())
+    assert m.OLDER_NAMES[m.ACTIVE_THREADS] in words_of(tmp_path)[1]
 
 
 def test_without_permission_the_report_says_which_and_how_to_get_it(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def _lines_of(
 def _run(
     ncu: Ncu, run: RunUnderTool, request: NcuRequest, limit_s: float
 ) -> tuple[Execution, tuple[str, ...]]:
-    """The run with every metric that this ncu knows, and the names of the others."""
+    """The run with every metric that this ncu knows, by its older name if need be, and the others' names."""
     left_out: tuple[str, ...] = ()
     for _ in range(_MOST_RETRIES):
         execution = _once(ncu, run, request, limit_s)
@@ -254,8 +254,10 @@ def _run(
         fresh = tuple(name for name in names if name in request.metrics)
         if not fresh or RAW in execution.reports:
             return execution, left_out
-        left_out += fresh
-        request = replace(request, metrics=tuple(name for name in request.metrics if name not in fresh))
+        left_out += tuple(name for name in fresh if name not in m.OLDER_NAMES)
+        older = tuple(m.OLDER_NAMES[name] for name in fresh if name in m.OLDER_NAMES)
+        known = tuple(name for name in request.metrics if name not in fresh)
+        request = replace(request, metrics=(*known, *older))
     return _once(ncu, run, request, limit_s), left_out
 
 
