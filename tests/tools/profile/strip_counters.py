@@ -1,7 +1,7 @@
 """Reduces pages of ncu to what is read, without processes, hosts and NVIDIA's words: for recorded reports.
 
-python -m tests.tools.profile.strip_counters raw IN OUT.gz      a raw page: the columns and metrics that are read
-python -m tests.tools.profile.strip_counters rules IN OUT.gz    a details page: rules without descriptions
+python -m tests.tools.profile.strip_counters raw IN OUT.gz      a raw page: the metrics that are read
+python -m tests.tools.profile.strip_counters rules IN OUT.gz    a details page: rules without words
 """
 
 import csv
