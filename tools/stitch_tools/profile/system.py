@@ -90,8 +90,6 @@ def summarize(
         NoKernelsError: nothing ran on the device.
     """
     iterations = _iterations(trace)
-    if not iterations:
-        raise NoIterationError("the profiler recorded no iteration")
     if not any(row.device for row in iterations):
         raise NoKernelsError("nothing ran on the device")
     count = len(iterations)
@@ -169,6 +167,8 @@ def _iterations(trace: RecordedTrace) -> list[_Iteration]:
                 [row for row in trace.host if first <= row.start_ns < last],
             )
         )
+    if not result:
+        raise NoIterationError("the profiler recorded no iteration")
     return result
 
 
