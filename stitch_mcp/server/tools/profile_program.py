@@ -108,6 +108,7 @@ def _answer(work: JobContext, made: Profile, answers: tuple[str, ...]) -> Profil
 
 def _profiled(request: ProfileProgram, work: JobContext) -> Profile:
     from stitch_mcp.server.steps import known_facts as observed_facts
+    from stitch_mcp.server.steps import known_graph
     from stitch_planner.profile_steps import known_facts, profile_task
     from stitch_tools.profile.asking import options_for
     from stitch_tools.profile.profile_work import ProfileOptions
@@ -116,10 +117,10 @@ def _profiled(request: ProfileProgram, work: JobContext) -> Profile:
     options = options_for(
         ProfileOptions(level=request.level, cache_dir=workbench.cache_dir), request.ask, work.task.target
     )
-    facts = observed_facts(work)
+    facts, graph = observed_facts(work), known_graph(work)
     if work.subject.program_id is None:
         with workbench.session() as session:
-            known = known_facts(workbench, session, work.task, facts=facts)
+            known = known_facts(workbench, session, work.task, graph, facts)
             return profile_task(workbench, session, work.task, options=options, known=known)
     check, bench = _recorded(work)
     if work.subject.run_id and check is None:
@@ -128,7 +129,7 @@ def _profiled(request: ProfileProgram, work: JobContext) -> Profile:
             remedies=(_check(work),),
         )
     with workbench.trial(work.task, work.program, known=facts) as trial:
-        known = known_facts(workbench, trial.session, work.task, facts=trial.facts)
+        known = known_facts(workbench, trial.session, work.task, graph, trial.facts)
         if bench is not None:
             # The benchmark of this very program: better than what one more process would give.
             latency = next((row.latency_us for row in bench.timings if row.name == "program"), None)

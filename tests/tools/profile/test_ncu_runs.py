@@ -217,3 +217,13 @@ def test_who_may_read_counters_is_known_before_a_run(
 def test_the_driver_s_refusal_is_recognised() -> None:
     assert is_refused(REFUSED)
     assert not is_refused("==PROF== Connected to process 1")
+
+
+def test_an_installation_is_preferred_to_a_script_that_looks_for_one(tmp_path: Path) -> None:
+    wrapper, home = tmp_path / "bin", tmp_path / "cuda"
+    wrapper.mkdir()
+    stand_in(wrapper)
+    assert find_ncu({"PATH": f"{wrapper}:/usr/bin:/bin"}).path == wrapper / "ncu"
+    (home / "nsight-compute-2025.3.1" / "target").mkdir(parents=True)
+    installed = stand_in(home / "nsight-compute-2025.3.1")
+    assert find_ncu({"PATH": f"{wrapper}:/usr/bin:/bin", "CUDA_HOME": str(home)}).path == installed

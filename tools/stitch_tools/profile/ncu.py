@@ -42,6 +42,11 @@ class Ncu:
         """The installation, which the profiled process loads libraries of; links are followed."""
         return self.path.resolve().parent
 
+    @property
+    def is_installation(self) -> bool:
+        """Whether the folder holds more of ncu than this file."""
+        return any((self.folder / name).is_dir() for name in ("target", "sections", "extras"))
+
 
 @dataclass(frozen=True)
 class NcuRequest:
@@ -65,15 +70,22 @@ class NcuRequest:
 def find_ncu(env: Mapping[str, str] | None = None) -> Ncu:
     """The ncu on PATH, else CUDA_HOME's, else the newest of the usual folders.
 
+    A toolkit's `bin/ncu` is a script that looks for an installation elsewhere, which a confined process may
+    not read: one that lies in its own installation is preferred.
+
     Raises:
         EnvironmentMissingError: there is none that runs; the hint says how to get one.
     """
     env = os.environ if env is None else env
+    elsewhere: Ncu | None = None
     for path in _candidates(env):
         if path.is_file() and os.access(path, os.X_OK):
             found = _ask(path, path.stat().st_mtime_ns)
-            if found is not None:
+            if found is not None and found.is_installation:
                 return found
+            elsewhere = elsewhere or found
+    if elsewhere is not None:
+        return elsewhere
     raise EnvironmentMissingError("Nsight Compute (ncu) was not found", hint=INSTALL_NCU)
 
 
