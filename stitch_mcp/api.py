@@ -186,6 +186,7 @@ def profile_program(
     *,
     level: "ProfileLevel" = "system",
     tool: "SystemTool" = "auto",
+    ask: str = "",
     main: str | None = None,
     inputs: str | None = None,
     overrides: Mapping[str, object] | None = None,
@@ -203,6 +204,7 @@ def profile_program(
         program: as in `compile_program`; None profiles the reference.
         level: `system` (host and device side by side), `kernel` (questions about single kernels) or `both`.
         tool: for the system level: `nsys`, `torch.profiler`, or the best that works here.
+        ask: one question, a rule's or a kernel question's name: what it needs is recorded, whatever `level`.
         main: as in `compile_program`.
         inputs: as in `load_task`.
         overrides: as in `load_task`.
@@ -211,17 +213,21 @@ def profile_program(
         settings: see `stitch_mcp.config.Settings`.
 
     Raises:
+        UsageError: there is no such question.
         TaskError: the reference cannot be used.
         EnvironmentMissingError: no torch, no compiler, or weaker isolation than required.
     """
     from stitch_planner.profile_steps import known_facts, profile_task
+    from stitch_tools.profile.asking import options_for
     from stitch_tools.profile.profile_work import ProfileOptions
 
     config = configure(settings)
     workbench = open_workbench(config, emit)
     workspace = workbench.workspace
     task = find_task(config, workspace, reference, inputs, overrides, allow_relaxed)
-    options = ProfileOptions(level=level, tool=tool, cache_dir=config.cache_dir)
+    options = options_for(
+        ProfileOptions(level=level, tool=tool, cache_dir=config.cache_dir), ask, task.target
+    )
     if program is None:
         with workbench.session() as session:
             return profile_task(workbench, session, task, options=options)

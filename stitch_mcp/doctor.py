@@ -381,6 +381,8 @@ def _limit_items(config: Config) -> list[Item]:
         f"copy {known.copy_bytes_per_s / 1e9:.0f} GB/s, fp32 {known.flops_per_s.get('fp32', 0.0) / 1e9:.0f} "
         f"GFLOP/s, launch {known.launch_us:.1f} us"
     )
+    if known.transfers is not None and known.transfers.to_device_pinned is not None:
+        detail += f", to the device {known.transfers.to_device_pinned / 1e9:.0f} GB/s"
     if known.disturbed:
         fix = "`stitch-mcp ceilings --refresh` when nothing else runs"
         return [Item(name="ceilings", status="warning", detail=f"{detail}; others ran meanwhile", fix=fix)]

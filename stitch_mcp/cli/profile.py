@@ -83,6 +83,7 @@ def command(
         program,
         level=level,
         tool=tool,
+        ask=ask or "",
         main=main,
         inputs=inputs,
         overrides=parse_overrides(overrides),
@@ -122,11 +123,8 @@ def _sections(profile: "Profile", ask: str | None) -> list[ReportSection]:
     named = ReportSection(notes=(f"profile id: {sha256_hex(profile.canonical_json())[:16]}",))
     if not ask or profile.status not in ("profiled", "partial"):
         return [*profile_sections(profile), named]
-    lines = answer_question(profile, ask)
-    if not lines:
-        raise UsageError(
-            f"this profile says nothing on {ask!r}", hint=f"it answers: {', '.join(questions_of(profile))}"
-        )
+    nothing = (f"this profile says nothing on it, but on: {', '.join(questions_of(profile))}",)
+    lines = answer_question(profile, ask) or nothing
     return [ReportSection(title=ask, notes=lines), named]
 
 

@@ -73,6 +73,17 @@ def known_facts(work: JobContext) -> ReferenceFacts | None:
     return None
 
 
+def known_graph(work: JobContext) -> Graph | None:
+    """The graph that the request's run captured; None without a run, or where that is lost."""
+    if not work.subject.run_id:
+        return None
+    workspace = work.workbench.workspace
+    captured = read_state(workspace.run_folder(work.subject.run_id)).graph
+    with contextlib.suppress(StoreError):
+        return workspace.store.get_fact(captured.graph, Graph) if captured else None
+    return None
+
+
 def stored_plan(run: Run, task: Task, captured: Captured) -> tuple[Plan, str]:
     """The run's plan, made and recorded where it has none, and its hash."""
     if run.state.plan is not None:

@@ -304,6 +304,9 @@ def ceilings_sections(ceilings: Ceilings) -> list[ReportSection]:
         (f"matrix product, {name}", f"{rate / 1e9:.1f}", "GFLOP/s")
         for name, rate in ceilings.flops_per_s.items()
     ]
+    for name, rate in ceilings.transfers or ():
+        if rate is not None:
+            rows.append((f"copy {name.replace('_', ' ')} memory", f"{rate / 1e9:.1f}", "GB/s"))
     threads = f", {ceilings.threads} threads" if ceilings.threads else ""
     columns = ("ceiling", "measured", "unit")
     return [ReportSection(f"{ceilings.device}{threads}", columns, tuple(rows), disturbance(ceilings))]

@@ -5,13 +5,14 @@ from stitch_tools.models.profile import Profile
 from stitch_tools.profile.profile_text import (
     answer_line,
     finding_lines,
+    rule_lines,
     ruled_out_lines,
     system_lines,
     tax_lines,
 )
 
 _MOST_KERNELS = 12
-_MOST_MODULES = 10
+_MOST_MODULES, _MOST_NODES = 10, 10
 
 
 def profile_sections(profile: Profile) -> list[ReportSection]:
@@ -44,7 +45,12 @@ def _answers(profile: Profile) -> list[ReportSection]:
     notes = tuple(answer_line(kernel, answer) for kernel, answer in rows[:_MOST_KERNELS])
     if profile.kernels and not notes:
         notes = (f"{len(profile.kernels)} kernels or functions, no problem found",)
-    return [ReportSection(title="Kernels and functions looked at closely", notes=notes)] if notes else []
+    rules = rule_lines(profile)
+    sections = (
+        ReportSection(title="Kernels and functions looked at closely", notes=notes),
+        ReportSection(title="What ncu's own rules say", notes=rules),
+    )
+    return [section for section in sections if section.notes]
 
 
 def _tables(profile: Profile) -> list[ReportSection]:
@@ -65,6 +71,22 @@ def _tables(profile: Profile) -> list[ReportSection]:
     )
     columns = ("share", "us", "runs", "owner", "operator", "module", "name")
     kernels = ReportSection(title="Kernels and operators", columns=columns, rows=rows, cut=True)
+    nodes = ReportSection(
+        title="Operations of the graph",
+        columns=("us", "kernels", "bound us", "over bound", "operation", "module"),
+        rows=tuple(
+            (
+                f"{row.time_us:.1f}",
+                "-" if row.launches is None else str(row.launches),
+                "-" if row.bound_us is None else f"{row.bound_us:.1f}",
+                "-" if row.headroom is None else f"{row.headroom:.1f}x",
+                row.node,
+                row.module or "-",
+            )
+            for row in system.nodes[:_MOST_NODES]
+        ),
+        cut=True,
+    )
     leaves = [row for row in system.modules if row.path]
     leaves.sort(key=lambda row: -(row.device_us if row.device_us is not None else row.host_us))
     modules = ReportSection(
@@ -82,7 +104,7 @@ def _tables(profile: Profile) -> list[ReportSection]:
         ),
         cut=True,
     )
-    return [section for section in (kernels, modules) if section.rows]
+    return [section for section in (kernels, nodes, modules) if section.rows]
 
 
 def _bound_lines(profile: Profile) -> tuple[str, ...]:

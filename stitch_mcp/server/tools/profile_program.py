@@ -13,7 +13,7 @@ from stitch_tools.models.remedy import Remedy
 if TYPE_CHECKING:
     from stitch_tools.models.verdict import Bench, Check
 
-_MOST_LINES = 10
+_MOST_LINES, _MOST_RULES = 10, 3
 
 
 class ProfileProgram(NamesSubject, Detailed):
@@ -30,8 +30,8 @@ class ProfileProgram(NamesSubject, Detailed):
 class ProfileAnswer(ToolAnswer):
     """Findings, best first, and what they rest on."""
 
-    DETAILS: ClassVar[tuple[str, ...]] = ("kernels", "ruled_out")
-    QUOTED: ClassVar[tuple[str, ...]] = ("findings", "kernels", "answers")
+    DETAILS: ClassVar[tuple[str, ...]] = ("kernels", "operations", "ruled_out")
+    QUOTED: ClassVar[tuple[str, ...]] = ("findings", "kernels", "operations", "answers")
 
     program_id: str | None = None
     outcome: str | None = None
@@ -39,11 +39,13 @@ class ProfileAnswer(ToolAnswer):
     findings: tuple[str, ...] = ()
     """At most three: cause, gain with its range, action, skill."""
     answers: tuple[str, ...] = ()
-    """To `ask` and `compare`; else problems of kernels."""
+    """To `ask` and `compare`; else problems of kernels, and ncu's own rules."""
     taxes: tuple[str, ...] = ()
     """What launches, waiting and traffic between kernels cost."""
     iteration: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+    """Of the graph, with bounds."""
     ruled_out: tuple[str, ...] = ()
     docs: tuple[str, ...] = ()
     not_measured: tuple[str, ...] = ()
@@ -52,12 +54,17 @@ class ProfileAnswer(ToolAnswer):
 def profile(request: ProfileProgram, work: JobContext) -> ProfileAnswer:
     """Profile a program, or the reference where there is none, and say what limits it."""
     from stitch_planner.profiles import find_profile
-    from stitch_tools.profile.profile_text import answer_question, compare_profiles, questions_of
+    from stitch_tools.profile.profile_text import (
+        answer_question,
+        compare_profiles,
+        questions_of,
+        rule_lines,
+    )
 
     # Before anything is run: a wrong id must not cost a minute.
     before = find_profile(work.workbench.workspace, request.compare) if request.compare else None
     made = _profiled(request, work)
-    answers = _problems(made)
+    answers = (*_problems(made), *rule_lines(made, _MOST_RULES))
     if request.ask:
         unknown = (f"it says nothing on {request.ask[:60]!r}, but on {', '.join(questions_of(made))}",)
         answers = answer_question(made, request.ask) or unknown
@@ -72,6 +79,7 @@ def _answer(work: JobContext, made: Profile, answers: tuple[str, ...]) -> Profil
     from stitch_tools.profile.profile_text import (
         finding_lines,
         kernel_lines,
+        node_lines,
         ruled_out_lines,
         system_lines,
         tax_lines,
@@ -90,6 +98,7 @@ def _answer(work: JobContext, made: Profile, answers: tuple[str, ...]) -> Profil
         taxes=tax_lines(made),
         iteration=system_lines(system) if system is not None else (),
         kernels=kernel_lines(system, _MOST_LINES) if system is not None else (),
+        operations=node_lines(system, _MOST_LINES) if system is not None else (),
         ruled_out=ruled_out_lines(made),
         docs=advice(work.config, (row.doc_query for row in found), cpu=made.target == "cpu"),
         not_measured=made.not_measured,
@@ -99,15 +108,19 @@ def _answer(work: JobContext, made: Profile, answers: tuple[str, ...]) -> Profil
 
 def _profiled(request: ProfileProgram, work: JobContext) -> Profile:
     from stitch_mcp.server.steps import known_facts as observed_facts
+    from stitch_mcp.server.steps import known_graph
     from stitch_planner.profile_steps import known_facts, profile_task
+    from stitch_tools.profile.asking import options_for
     from stitch_tools.profile.profile_work import ProfileOptions
 
     workbench = work.workbench
-    options = ProfileOptions(level=request.level, cache_dir=workbench.cache_dir)
-    facts = observed_facts(work)
+    options = options_for(
+        ProfileOptions(level=request.level, cache_dir=workbench.cache_dir), request.ask, work.task.target
+    )
+    facts, graph = observed_facts(work), known_graph(work)
     if work.subject.program_id is None:
         with workbench.session() as session:
-            known = known_facts(workbench, session, work.task, facts=facts)
+            known = known_facts(workbench, session, work.task, graph, facts)
             return profile_task(workbench, session, work.task, options=options, known=known)
     check, bench = _recorded(work)
     if work.subject.run_id and check is None:
@@ -116,7 +129,7 @@ def _profiled(request: ProfileProgram, work: JobContext) -> Profile:
             remedies=(_check(work),),
         )
     with workbench.trial(work.task, work.program, known=facts) as trial:
-        known = known_facts(workbench, trial.session, work.task, facts=trial.facts)
+        known = known_facts(workbench, trial.session, work.task, graph, trial.facts)
         if bench is not None:
             # The benchmark of this very program: better than what one more process would give.
             latency = next((row.latency_us for row in bench.timings if row.name == "program"), None)

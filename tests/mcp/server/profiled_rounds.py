@@ -127,35 +127,43 @@ async def rounds(
     target: str,
     *,
     limit_s: float = 900.0,
+    made: list[ProfiledRound] | None = None,
 ) -> list[ProfiledRound]:
     """Check, time and profile the program, make the change that pays most, and so on.
 
     The first entry is the slow program, each further one a round: at most `MOST_ROUNDS`, and none is begun
-    after `limit_s`. The kernel level is asked where no finding of the system level has a change.
+    after `limit_s`. On a GPU the host comes first; once its worst habit is gone, kernels are looked at, too,
+    since which of both pays more only shows side by side. `made` gets each entry as soon as it is timed.
     """
     end = time.monotonic() + limit_s
     opened = await send("analyze_reference", {"reference": "model.py", "target": target})
     place = {"run_id": opened["run_id"]}
-    result: list[ProfiledRound] = []
+    result = made if made is not None else []
     while True:
         checked = await send("check_program", {**place, "files": {main: source}})
         if checked.get("verdict") != "accepted":
             raise ValueError(f"the program is not accepted: {checked.get('message')}")
         program = {**place, "program": checked["program_id"]}
         timed = await send("benchmark_program", program)
-        made = ProfiledRound(checked["program_id"], latency_us(timed), {"check": checked, "bench": timed})
-        result.append(made)
+        row = ProfiledRound(checked["program_id"], latency_us(timed), {"check": checked, "bench": timed})
+        result.append(row)
         if len(result) > MOST_ROUNDS or time.monotonic() > end:
             return result
         chosen = None
-        for level in ("system", "both") if target.startswith("cuda") else ("system",):
-            made.answers["profile"] = await profiled(send, {**program, "level": level})
-            chosen = choose(made.answers["profile"].get("findings", ()), edits, source)
+        for level in _levels(target, len(result)):
+            row.answers["profile"] = await profiled(send, {**program, "level": level})
+            chosen = choose(row.answers["profile"].get("findings", ()), edits, source)
             if chosen is not None:
                 break
         if chosen is None:
             return result
-        made.finding, made.edit, source = chosen
+        row.finding, row.edit, source = chosen
+
+
+def _levels(target: str, number: int) -> tuple[str, ...]:
+    if not target.startswith("cuda"):
+        return ("system",)
+    return ("system", "both") if number == 1 else ("both",)
 
 
 async def profiled(send: Send, arguments: dict[str, Any]) -> Answer:

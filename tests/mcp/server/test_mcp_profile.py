@@ -56,7 +56,8 @@ async def test_a_run_shows_what_its_profiles_found(workspace: Path) -> None:
         assert program["outcome"] == "profiled", program["message"]
         assert program["program_id"] == checked["program_id"]
         assert any(line.startswith("gone: ") for line in program["answers"])
-        assert program["kernels"]
+        # It runs so shortly that on a busy machine no sample may fall into it.
+        assert program.get("kernels") or any("samples" in line for line in program["not_measured"])
         again = await done(client, "profile_program", run_id=run_id, program="reference", rerun=True)
         assert "program_id" not in again
         review = await done(client, "review_program", run_id=run_id, program=checked["program_id"])

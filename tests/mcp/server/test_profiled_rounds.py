@@ -11,6 +11,7 @@ from stitch_tools.profile.profile_text import bottleneck_line
 from tests.mcp.server.profiled_rounds import (
     MOST_ROUNDS,
     PreparedChange,
+    ProfiledRound,
     choose,
     parse_finding,
     read_edits,
@@ -98,14 +99,28 @@ async def test_rounds_follow_the_findings_until_none_has_a_change() -> None:
     assert made[0].finding is not None
     assert made[0].finding.gain == 1.9
     assert len(made) <= MOST_ROUNDS + 1
-    # The kernel level is asked only where the system level leads nowhere.
-    assert [level for tool, level in sent if tool == "profile_program"] == [
-        "system",
-        "system",
-        "both",
-        "system",
-        "both",
-    ]
+    # Kernels are looked at once the host's worst habit is gone.
+    assert [level for tool, level in sent if tool == "profile_program"] == ["system", "both", "both"]
+
+
+async def test_rounds_that_are_cut_off_leave_what_was_timed() -> None:
+    edits = (PreparedChange(("sync_in_loop",), "no wait", (("wait();", ""),)),)
+    made: list[ProfiledRound] = []
+
+    async def send(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        if tool == "benchmark_program" and len(made) == 1:
+            raise TimeoutError
+        answers = {
+            "analyze_reference": {"run_id": "r"},
+            "check_program": {"verdict": "accepted", "program_id": "p"},
+            "benchmark_program": {"times_us": ["program: 400.00 us +- 1 (latency)"]},
+            "profile_program": {"findings": [finding("sync_in_loop")]},
+        }
+        return answers[tool]
+
+    with pytest.raises(TimeoutError):
+        await rounds(send, "wait();", "program.cu", edits, "cuda", made=made)
+    assert [row.latency_us for row in made] == [400.0]
 
 
 async def test_a_program_that_is_not_accepted_ends_the_rounds() -> None:

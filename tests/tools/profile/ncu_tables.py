@@ -104,3 +104,22 @@ def details_page(kernels: Sequence[NcuKernel]) -> str:
             where = [str(number), kernel.name, str(kernel.block), str(kernel.grid), kernel.capability]
             writer.writerow([*where, metric, unit, f"{value:,.6f}"])
     return text.getvalue()
+
+
+def rules_page(rows: Sequence[Sequence[str]]) -> str:
+    """Results of rules as the details page of ncu 2025 prints them, beside a line with a metric.
+
+    Args:
+        rows: launch, kernel, rule, its type, what it says, "global" or "local", and percent; "" where it
+            estimates nothing.
+    """
+    columns = ("ID", "Kernel Name", "Section Name", "Metric Name", "Metric Unit", "Metric Value")
+    more = ("Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup")
+    text = io.StringIO()
+    text.write("==PROF== Disconnected from process 725\n")
+    writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerow([*columns, *more])
+    writer.writerow(["0", "k", "Occupancy", "Achieved Occupancy", "%", "16.61", "", "", "", "", ""])
+    for launch_id, kernel, name, kind, said, scope, percent in rows:
+        writer.writerow([launch_id, kernel, "Occupancy", "", "", "", name, kind, said, scope, percent])
+    return text.getvalue()

@@ -1,5 +1,6 @@
 """Each rule of a diagnosis names its cause on a report that has it, and rules it out on one that has not."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,15 @@ from stitch_tools.diagnose.diagnosis import diagnose, predictions_of, score
 from stitch_tools.diagnose.evidence import ProfileEvidence, amdahl
 from stitch_tools.diagnose.rules import RULES
 from stitch_tools.diagnose.taxes import taxes_of
-from stitch_tools.models.graph import Ceilings, Graph, GraphInput, GraphNode, GraphOutput, ValueRef
+from stitch_tools.models.graph import (
+    Ceilings,
+    Graph,
+    GraphInput,
+    GraphNode,
+    GraphOutput,
+    TransferRates,
+    ValueRef,
+)
 from stitch_tools.models.profile import (
     HostCall,
     KernelAnswer,
@@ -158,6 +167,19 @@ def test_each_rule_names_its_cause_first_where_it_is_the_only_one(rule: str) -> 
     assert all((first.cause, first.action, first.evidence))
     assert 1.0 <= first.gain.low <= first.gain.expected <= first.gain.high
     assert all(row.origin for row in first.evidence)
+
+
+def test_pinning_wins_what_this_machine_copies_faster_from_pinned_memory() -> None:
+    case = CASES["transfer_pageable"]
+    rates = TransferRates(to_device_pinned=2e10, to_host_pinned=1e9)
+    measured = replace(case, ceilings=CEILINGS.model_copy(update={"transfers": rates}))
+    pinning = next(row for row in diagnose(measured).bottlenecks if row.rule == "transfer_pageable")
+    # 4 MB in 400 us; at 20 GB/s they take 200 us.
+    assert pinning.gain.predicted_us == pytest.approx(measured.total_us - 200.0)
+    assert [(row.value, row.origin) for row in pinning.evidence if row.unit == "B/s"] == [(2e10, "ceilings")]
+    slow = rates.model_copy(update={"to_device_pinned": 1.0e10})
+    no_faster = replace(case, ceilings=CEILINGS.model_copy(update={"transfers": slow}))
+    assert "transfer_pageable" in {row.rule for row in diagnose(no_faster).ruled_out}
 
 
 def test_a_healthy_report_has_nothing_and_says_what_was_ruled_out() -> None:

@@ -129,6 +129,7 @@ def test_counters_of_several_questions_are_collected_once() -> None:
         m.ACTIVE_THREADS,
         m.UNIFORM_BRANCHES,
         m.MEMORY,
+        *m.LAUNCHED,
     }
 
 

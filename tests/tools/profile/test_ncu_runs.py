@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.errors import EnvironmentMissingError
+from stitch_tools.models.profile import KernelQuestion
+from stitch_tools.profile import ncu_metrics as m
 from stitch_tools.profile.kernels import KernelReport, profile_kernels
 from stitch_tools.profile.ncu import Ncu, NcuRequest, find_ncu, refusal, script, unknown_metrics
 from stitch_tools.profile.permission import counter_access, is_refused
 from stitch_tools.run.tool_process import Execution
-from tests.tools.profile.ncu_tables import launch, raw_page
+from tests.tools.profile.ncu_tables import launch, raw_page, rules_page
 
 REFUSED = (
     "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance "
@@ -32,6 +34,7 @@ echo "$@" >> "$folder/words"
 case " $* " in
   *" --page raw "*) cat "$folder/page.csv"; exit 0 ;;
   *" --page source "*) exit 0 ;;
+  *" --page details "*) cat "$folder/details.csv"; exit 0 ;;
 esac
 {behaviour}
 touch capture.ncu-rep
@@ -40,15 +43,26 @@ echo done
 """
 
 
+DETAILS = rules_page(
+    [
+        ("0", "scale(int)", "UncoalescedGlobalAccess", "OPT", "Threads read far apart.", "global", "41.81"),
+        ("0", "scale(int)", "SOLBottleneck", "INF", "Compute and memory are balanced.", "", ""),
+    ]
+)
+
+
 def stand_in(folder: Path, behaviour: str = "") -> Path:
     path = folder / "ncu"
     path.write_text(STAND_IN.replace("{behaviour}", behaviour), encoding="utf-8")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     (folder / "page.csv").write_text(raw_page([launch(name="scale(int)")]), encoding="utf-8")
+    (folder / "details.csv").write_text(DETAILS, encoding="utf-8")
     return path
 
 
-def profiled(folder: Path, behaviour: str = "") -> KernelReport:
+def profiled(
+    folder: Path, behaviour: str = "", questions: tuple[KernelQuestion, ...] | None = None
+) -> KernelReport:
     """The report of a run whose ncu behaves like this."""
     ncu = Ncu(stand_in(folder, behaviour), "2025.3.1")
 
@@ -64,7 +78,7 @@ def profiled(folder: Path, behaviour: str = "") -> KernelReport:
         reports = {path.name: path.read_text() for path in scratch.glob("report*")}
         return Execution(done.returncode, stdout=done.stdout, stderr=done.stderr, reports=reports)
 
-    return profile_kernels(ncu, run, limit_s=20.0)
+    return profile_kernels(ncu, run, questions=questions, limit_s=20.0)
 
 
 def words_of(folder: Path) -> list[str]:
@@ -75,12 +89,26 @@ def test_one_run_collects_all_and_both_pages_are_printed_of_it(tmp_path: Path) -
     report = profiled(tmp_path)
     assert (report.status, report.not_measured) == ("profiled", ())
     assert [kernel.kernel for kernel in report.kernels] == ["scale(int)"]
-    collected, raw, source = words_of(tmp_path)
+    collected, raw, source, details = words_of(tmp_path)
     assert "--profile-from-start off" in collected
     assert "--section SourceCounters" in collected
     assert "--clock-control none" in collected
     assert "--import capture.ncu-rep" in raw
     assert "--print-source cuda" in source
+    assert "--page details" in details
+
+
+def test_what_ncus_own_rules_would_improve_stands_at_its_kernel(tmp_path: Path) -> None:
+    report = profiled(tmp_path)
+    assert "--section MemoryWorkloadAnalysis_Tables" in words_of(tmp_path)[0]
+    (kernel,) = report.kernels
+    assert [(row.name, row.saves_share) for row in kernel.rules] == [("UncoalescedGlobalAccess", 0.4181)]
+
+
+def test_a_single_question_collects_no_sections_for_rules(tmp_path: Path) -> None:
+    profiled(tmp_path, questions=("divergence",))
+    assert words_of(tmp_path)[0].count("--section") == 1
+    assert not any("--page details" in words for words in words_of(tmp_path))
 
 
 def test_metrics_that_this_ncu_does_not_know_are_left_out_and_named(tmp_path: Path) -> None:
@@ -90,6 +118,15 @@ def test_metrics_that_this_ncu_does_not_know_are_left_out_and_named(tmp_path: Pa
     assert report.status == "profiled"
     assert report.not_measured == (f"this ncu or device does not know the metric {unknown}",)
     assert unknown not in words_of(tmp_path)[1]
+
+
+def test_a_metric_that_an_older_ncu_calls_otherwise_is_collected_by_that_name(tmp_path: Path) -> None:
+    behaviour = (
+        f'case "$*" in *{m.ACTIVE_THREADS}*) echo "==ERROR== Failed to find metric {m.ACTIVE_THREADS}"; '
+    )
+    report = profiled(tmp_path, behaviour + "exit 1 ;; esac")
+    assert (report.status, report.not_measured) == ("profiled", ())
+    assert m.OLDER_NAMES[m.ACTIVE_THREADS] in words_of(tmp_path)[1]
 
 
 def test_without_permission_the_report_says_which_and_how_to_get_it(tmp_path: Path) -> None:
@@ -180,3 +217,13 @@ def test_who_may_read_counters_is_known_before_a_run(
 def test_the_driver_s_refusal_is_recognised() -> None:
     assert is_refused(REFUSED)
     assert not is_refused("==PROF== Connected to process 1")
+
+
+def test_an_installation_is_preferred_to_a_script_that_looks_for_one(tmp_path: Path) -> None:
+    wrapper, home = tmp_path / "bin", tmp_path / "cuda"
+    wrapper.mkdir()
+    stand_in(wrapper)
+    assert find_ncu({"PATH": f"{wrapper}:/usr/bin:/bin"}).path == wrapper / "ncu"
+    (home / "nsight-compute-2025.3.1" / "target").mkdir(parents=True)
+    installed = stand_in(home / "nsight-compute-2025.3.1")
+    assert find_ncu({"PATH": f"{wrapper}:/usr/bin:/bin", "CUDA_HOME": str(home)}).path == installed

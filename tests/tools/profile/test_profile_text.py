@@ -121,3 +121,12 @@ def test_the_iteration_says_where_its_numbers_come_from() -> None:
     lines = system_lines(profile.system)
     assert "under nsys, 500.0 us without a profiler" in lines[0]
     assert "wait in the forward: cudaStreamSynchronize x2, 30.0 us" in lines
+
+
+def test_sums_of_different_tools_are_not_compared() -> None:
+    system = BEFORE.system
+    assert system is not None
+    other = BEFORE.model_copy(update={"system": system.model_copy(update={"origin": "sampled"})})
+    lines = compare_profiles(BEFORE, other)
+    assert not any(line.startswith("device or operator time") for line in lines)
+    assert any("only latencies compare" in line for line in lines)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.judge.trial import Trial
+from stitch_tools.models.graph import Graph, GraphNode
 from stitch_tools.models.profile import Profile
-from stitch_tools.models.task import Task
+from stitch_tools.models.task import Task, TensorSpec
 from stitch_tools.models.verdict import Check
 from stitch_tools.profile.profile_work import KnownFacts, ProfileOptions
 from stitch_tools.profile.profiling import profile_program, profile_reference
@@ -35,6 +36,23 @@ def get_inputs():
     return [torch.randn(512, 768)]
 """
 """Nearly all of its time is in one module."""
+UNEVEN_GRAPH = Graph(
+    source="export",
+    nodes=tuple(
+        GraphNode(
+            name=name,
+            op=f"aten.{name.partition('_')[0]}.default",
+            module_path=module,
+            outputs=(TensorSpec(name=name, shape=(512, 768), dtype="float32"),),
+        )
+        for name, module in (
+            ("linear", "heavy"),
+            ("linear_1", "heavy"),
+            ("linear_2", "heavy"),
+            ("relu", "light"),
+        )
+    ),
+)
 FAILING = AFFINE.replace("return x * 2.0 + 1.0", "raise ValueError('no such shape')")
 SLOW = AFFINE.replace("return x * 2.0 + 1.0", "import time; time.sleep(30); return x")
 DYING = AFFINE.replace("return x * 2.0 + 1.0", "import os; os.abort()")
@@ -46,15 +64,16 @@ def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
 
 
-def reference_profile(session: TargetSession, store: Store, source: str, **options: float) -> Profile:
+def reference_profile(
+    session: TargetSession, store: Store, source: str, *, limit_s: float = 100.0, graph: Graph | None = None
+) -> Profile:
     task = make_task(store, source, **({} if "get_init_inputs" in source else {"init_inputs": None}))
-    return profile_reference(
-        session, task, store, options=ProfileOptions(limit_s=options.get("limit_s", 100.0))
-    )
+    known = KnownFacts(graph=graph)
+    return profile_reference(session, task, store, options=ProfileOptions(limit_s=limit_s), known=known)
 
 
 def test_a_reference_is_profiled_by_operator_and_module(one_thread: TargetSession, tmp_path: Path) -> None:
-    profile = reference_profile(one_thread, Store(tmp_path / "store"), UNEVEN)
+    profile = reference_profile(one_thread, Store(tmp_path / "store"), UNEVEN, graph=UNEVEN_GRAPH)
     assert profile.status == "profiled", profile.message
     assert [tool.name for tool in profile.tools] == ["torch.profiler"]
     assert profile.isolation == one_thread.sandbox_level
@@ -70,7 +89,10 @@ def test_a_reference_is_profiled_by_operator_and_module(one_thread: TargetSessio
     assert modules["heavy"].host_us > modules["light"].host_us
     assert profile.diagnosis is not None
     assert profile.diagnosis.bottlenecks
-    assert any("not captured" in row for row in profile.not_measured)
+    nodes = {row.node: row for row in system.nodes}
+    assert set(nodes) == {row.name for row in UNEVEN_GRAPH.nodes}
+    assert sum(row.time_us for row in nodes.values()) == pytest.approx(system.busy_us, rel=0.2)
+    assert nodes["linear"].module == "heavy"
 
 
 def test_what_fails_under_the_profiler_is_a_status(one_thread: TargetSession, tmp_path: Path) -> None:
@@ -85,7 +107,8 @@ def test_what_fails_under_the_profiler_is_a_status(one_thread: TargetSession, tm
 
 def test_nothing_stays_on_the_disk(one_thread: TargetSession, tmp_path: Path) -> None:
     before = set(Path(tempfile.gettempdir()).glob("stitch-profile*"))
-    reference_profile(one_thread, Store(tmp_path / "store"), AFFINE)
+    profile = reference_profile(one_thread, Store(tmp_path / "store"), AFFINE)
+    assert any("not captured" in row for row in profile.not_measured)
     assert set(Path(tempfile.gettempdir()).glob("stitch-profile*")) <= before
 
 

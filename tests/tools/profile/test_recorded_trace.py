@@ -1,11 +1,15 @@
 """Recordings of nsys are read with what other versions leave out, and damaged ones are refused."""
 
+import gzip
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from stitch_tools.profile.host_ranges import read_named
 from stitch_tools.profile.recorded_trace import DamagedTraceError, read_trace
+from stitch_tools.profile.system import NoKernelsError, summarize
+from tests.tools.profile.strip_recording import traces_of_a_machine
 from tests.tools.profile_support import RecordingBuilder, host_bound_recording
 
 
@@ -85,3 +89,18 @@ def test_a_damaged_value_is_a_damaged_recording(tmp_path: Path) -> None:
     tables.close()
     with pytest.raises(DamagedTraceError):
         read_trace(path)
+
+
+def test_a_recording_of_an_older_nsys_is_read(tmp_path: Path) -> None:
+    """By nsys 2022.4.2, of a program without a GPU: ranges, a mark, and empty tables of what a GPU does."""
+    fixture = Path(__file__).parent / "recorded" / "ranges.nsys2022.sqlite.gz"
+    assert traces_of_a_machine(fixture) == []
+    path = tmp_path / "r.sqlite"
+    path.write_bytes(gzip.decompress(fixture.read_bytes()))
+    trace = read_trace(path)
+    assert [len(trace.named(text)) for text in ("stitch:iteration", "stitch:call", "a mark")] == [3, 3, 0]
+    named = read_named(trace)
+    assert [(call.name, call.module) for call in named.calls] == [("aten::linear", "fc"), ("aten::relu", "")]
+    assert named.modules["fc"].type == "Linear"
+    with pytest.raises(NoKernelsError):
+        summarize(trace, origin="nsys", is_reference=True)

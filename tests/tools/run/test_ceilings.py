@@ -14,7 +14,7 @@ from stitch_tools.errors import EnvironmentMissingError, LockedError
 from stitch_tools.machine.device_lock import device_lock
 from stitch_tools.machine.devices import cpu_info
 from stitch_tools.models.base import sha256_hex
-from stitch_tools.models.graph import Ceilings
+from stitch_tools.models.graph import Ceilings, TransferRates
 from stitch_tools.run.ceilings import cached_ceilings, measure_ceilings
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
@@ -68,7 +68,7 @@ def test_a_damaged_cache_is_measured_anew(
     said: list[str] = []
     measure_ceilings("cpu", session=session, cache_dir=cache_dir, emit=said.append)
     assert said
-    assert json.loads(entry.read_text(encoding="utf-8"))["schema"] == 4
+    assert json.loads(entry.read_text(encoding="utf-8"))["schema"] == 5
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def keep_old_disturbed(cache_dir: Path) -> Ceilings:
     )
     file = cache_dir / "ceilings" / f"{sha256_hex(key.encode())[:32]}.json"
     file.parent.mkdir()
-    body = {"schema": 4, "ceilings": kept.model_dump(mode="json")}
+    body = {"schema": 5, "ceilings": kept.model_dump(mode="json")}
     file.write_text(json.dumps(body), encoding="utf-8")
     os.utime(file, (0, 0))
     assert cached_ceilings("cpu", threads=threads, cache_dir=cache_dir) == kept
@@ -164,6 +164,26 @@ def test_what_another_run_measured_while_this_one_waited_is_taken(
     assert taken == cached_ceilings("cpu", threads=session.threads, cache_dir=tmp_path)
     assert len(said) == 1
     assert "waiting for the device" in said[0]
+
+
+def test_transfers_have_a_rate_for_each_direction_and_kind_of_memory() -> None:
+    from stitch_tools.worker.timed.rates import transfer_rates
+
+    # To this process' own memory; without a GPU none can be pinned.
+    rates = TransferRates(**transfer_rates("cpu"))
+    assert rates.to_device_pageable is not None
+    assert rates.to_host_pageable is not None
+    assert min(rates.to_device_pageable, rates.to_host_pageable) > 1e8
+
+
+def test_of_two_measurements_each_rate_is_the_higher_one() -> None:
+    first = TransferRates(to_device_pinned=2.0, to_host_pinned=5.0, to_host_pageable=1.0)
+    second = TransferRates(to_device_pinned=3.0, to_host_pinned=4.0, to_device_pageable=7.0)
+    best = TransferRates(
+        to_device_pinned=3.0, to_host_pinned=5.0, to_device_pageable=7.0, to_host_pageable=1.0
+    )
+    assert first.wider(second) == second.wider(first) == best
+    assert first.wider(None) == first
 
 
 def test_a_gpu_that_is_not_here_is_an_error_with_the_next_step(

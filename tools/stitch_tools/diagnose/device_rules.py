@@ -192,7 +192,7 @@ def norm_passes(evidence: ProfileEvidence) -> Looked:
         else "compute statistics in the convolution's epilogue, and normalise, activate and add in one pass"
     )
     return Seen(
-        f"batch normalisation takes {spent:.0f} us ({_part(spent, evidence)} in passes of its own",
+        f"batch normalisation takes {spent:.0f} us ({_part(spent, evidence)}) in passes of its own",
         0.2 * spent * scale,
         (0.9 if evaluating else 0.5) * spent * scale,
         0.95 * spent * scale,

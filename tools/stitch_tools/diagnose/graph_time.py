@@ -63,6 +63,18 @@ def graph_time(evidence: ProfileEvidence) -> GraphTime | None:
     return GraphTime(low, expected, high, system.busy_us, gap, is_measured, recurrent)
 
 
+def device_pace_us(evidence: ProfileEvidence) -> float | None:
+    """What one forward takes at least while its kernels are launched one by one; None as in `graph_time`.
+
+    The device's time with the gap from each kernel to the next, and the wait for its end: no faster host
+    makes it shorter.
+    """
+    nodes = evidence.system.device_activities
+    if not evidence.on_gpu or not nodes:
+        return None
+    return evidence.system.busy_us + nodes * _gap_us(evidence)[0] + GRAPH_CALL_US
+
+
 def _gap_us(evidence: ProfileEvidence) -> tuple[float, bool]:
     node_us = evidence.ceilings.node_us if evidence.ceilings is not None else None
     if node_us is None or evidence.calibration_us is None:

@@ -1,9 +1,9 @@
 """Causes on the host's side of a GPU: launches, waits, transfers, allocations."""
 
 from stitch_tools.diagnose.evidence import ProfileEvidence, quantity, total_quantity
-from stitch_tools.diagnose.graph_time import graph_time
+from stitch_tools.diagnose.graph_time import device_pace_us, graph_time
 from stitch_tools.diagnose.rule import Looked, Seen
-from stitch_tools.models.profile import Quantity
+from stitch_tools.models.profile import Quantity, Transfer
 
 _MATTERS = 0.05
 """Share of the whole below which a cause is ruled out."""
@@ -11,6 +11,8 @@ _OFTEN = 0.25
 """Waits per launch from which waiting, and not launching, is what the host does."""
 _PINNED_BYTES_PER_S = 50e9
 """What pinned memory reaches over PCIe 5 x16, where the device's own rate was not measured."""
+_NEARLY = 0.8
+"""Share of the measured rate from which copies cannot be made much faster."""
 
 
 def host_bound(evidence: ProfileEvidence) -> Looked:
@@ -85,7 +87,7 @@ def _saved_without(evidence: ProfileEvidence, spent_us: float) -> float:
     system, total = evidence.system, evidence.total_us
     # Recording makes the host slower: its time counts in proportion to the whole.
     host = max(0.0, system.wall_us - spent_us) * min(1.0, total / system.wall_us)
-    return max(0.0, total - max(host, system.busy_us))
+    return max(0.0, total - max(host, device_pace_us(evidence) or system.busy_us))
 
 
 def transfer_pageable(evidence: ProfileEvidence) -> Looked:
@@ -95,9 +97,15 @@ def transfer_pageable(evidence: ProfileEvidence) -> Looked:
     if nbytes < 1.0:
         return "no copy inside of the forward uses pageable host memory"
     spent = sum(row.total_us * (row.pageable_share or 0.0) for row in rows)
-    saved = max(0.0, spent - nbytes / _PINNED_BYTES_PER_S * 1e6)
+    pinned = sum(
+        row.bytes * (row.pageable_share or 0.0) / _pinned_rate(evidence, row).value * 1e6 for row in rows
+    )
+    saved = max(0.0, spent - pinned)
     if saved < 0.01 * evidence.total_us:
-        return f"copies through pageable memory take {spent:.1f} us of {evidence.total_us:.0f}"
+        return (
+            f"copies through pageable memory take {spent:.1f} us of {evidence.total_us:.0f}, and pinned "
+            f"memory would win {saved:.1f}"
+        )
     rate = nbytes / max(1e-9, spent * 1e-6)
     return Seen(
         f"{nbytes / 1e6:.2f} MB per iteration go through pageable host memory at {rate / 1e9:.1f} GB/s",
@@ -107,7 +115,21 @@ def transfer_pageable(evidence: ProfileEvidence) -> Looked:
         (
             quantity("bytes through pageable memory", nbytes, "B", evidence),
             quantity("time of these copies", spent, "us", evidence),
+            _pinned_rate(evidence, max(rows, key=lambda row: row.bytes)),
         ),
+    )
+
+
+def _pinned_rate(evidence: ProfileEvidence, row: Transfer) -> Quantity:
+    """What pinned memory reaches in this direction."""
+    rates = evidence.ceilings.transfers if evidence.ceilings is not None else None
+    outward = row.direction == "device_to_host"
+    rate = None if rates is None else rates.to_host_pinned if outward else rates.to_device_pinned
+    return Quantity(
+        name=f"rate of pinned memory {'to the host' if outward else 'to the device'}",
+        value=rate or _PINNED_BYTES_PER_S,
+        unit="B/s",
+        origin="ceilings" if rate else "estimated",
     )
 
 
@@ -118,15 +140,19 @@ def transfer_heavy(evidence: ProfileEvidence) -> Looked:
     if spent < _MATTERS * evidence.total_us:
         return f"copies between host and device take {spent:.1f} us of {evidence.total_us:.0f}"
     nbytes = sum(row.bytes for row in rows)
+    largest = _pinned_rate(evidence, max(rows, key=lambda row: row.total_us))
+    best_us = sum(row.bytes / _pinned_rate(evidence, row).value * 1e6 for row in rows)
+    full = ", as fast as this machine copies" if best_us > _NEARLY * spent else ""
     return Seen(
         f"copies between host and device take {spent / evidence.total_us:.0%} of an iteration "
-        f"({nbytes / 1e6:.2f} MB)",
+        f"({nbytes / 1e6:.2f} MB at {nbytes / max(1e-9, spent) / 1e3:.1f} GB/s{full})",
         0.0,
         0.7 * spent,
         spent,
         (
             quantity("time of copies", spent, "us", evidence),
             quantity("bytes copied", nbytes, "B", evidence),
+            largest,
         ),
     )
 

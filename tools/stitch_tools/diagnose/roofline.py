@@ -10,8 +10,11 @@ _MOST_POINTS = 20
 
 
 def roofline_of(evidence: ProfileEvidence) -> tuple[RooflinePoint, ...]:
-    """The whole first, then modules whose operations are known, largest time first."""
-    graph, ceilings = evidence.graph, evidence.ceilings
+    """The whole first, then kernels that were looked at, then operations of the graph, largest time first.
+
+    Where no operation has a time of its own, modules stand in their place.
+    """
+    graph = evidence.graph
     if graph is None or not graph.nodes:
         return tuple(row.roofline for row in evidence.kernels if row.roofline is not None)
     traffic = graph_traffic(graph)
@@ -26,13 +29,35 @@ def roofline_of(evidence: ProfileEvidence) -> tuple[RooflinePoint, ...]:
         bound_by=_bound_by(evidence, graph.flops, traffic.compulsory_bytes, graph.nodes),
         time_origin="benchmark" if evidence.system.untraced_us is not None else evidence.system.origin,
     )
-    points = [
+    points = _node_points(evidence, graph) or [
         point for module in evidence.system.modules if (point := _module_point(evidence, graph, module))
     ]
     points.sort(key=lambda point: -point.time_us)
     kernels = [row.roofline for row in evidence.kernels if row.roofline is not None]
-    del ceilings
     return (whole, *kernels[:_MOST_POINTS], *points[: _MOST_POINTS - len(kernels[:_MOST_POINTS])])
+
+
+def _node_points(evidence: ProfileEvidence, graph: Graph) -> list[RooflinePoint]:
+    by_name = {node.name: node for node in graph.nodes}
+    points: list[RooflinePoint] = []
+    for row in evidence.system.nodes:
+        node = by_name.get(row.node)
+        moved = node.bytes_read + node.bytes_written if node is not None else 0
+        if node is None or not moved:
+            continue
+        points.append(
+            RooflinePoint(
+                name=f"{row.node} ({row.module})" if row.module else row.node,
+                time_us=row.time_us,
+                flops=float(node.flops),
+                bytes=float(moved),
+                dtype=_dtype(evidence, (node,)),
+                bound_us=row.bound_us,
+                bound_by=_bound_by(evidence, node.flops, moved, (node,)),
+                time_origin=evidence.system.origin,
+            )
+        )
+    return points
 
 
 def _module_point(evidence: ProfileEvidence, graph: Graph, module: ModuleTime) -> RooflinePoint | None:

@@ -5,16 +5,6 @@ from stitch_tools.diagnose.rule import DiagnosisRule
 
 RULES = (
     DiagnosisRule(
-        name="host_bound",
-        target="cuda",
-        look=host_rules.host_bound,
-        action="capture the forward in one CUDA graph with its inputs copied in, or launch all of it from "
-        "one native program",
-        doc_query="CUDA graph capture stream launch overhead cudaGraphLaunch",
-        skill="cuda-graph-replay",
-        bound_by="host",
-    ),
-    DiagnosisRule(
         name="recurrent_steps",
         target="cuda",
         look=device_rules.recurrent_steps,
@@ -56,6 +46,16 @@ RULES = (
         look=host_rules.memory_calls,
         action="allocate once at init, and reuse the workspace that the caller gives",
         doc_query="cudaMallocAsync memory pool reuse allocation",
+        bound_by="host",
+    ),
+    DiagnosisRule(
+        name="host_bound",
+        target="cuda",
+        look=host_rules.host_bound,
+        action="capture the forward in one CUDA graph with its inputs copied in, or launch all of it from "
+        "one native program",
+        doc_query="CUDA graph capture stream launch overhead cudaGraphLaunch",
+        skill="cuda-graph-replay",
         bound_by="host",
     ),
     DiagnosisRule(
@@ -178,4 +178,5 @@ RULES = (
         doc_query="speed of light roofline bound",
     ),
 )
-"""Each row, in no order: what pays most comes first in a diagnosis."""
+"""What pays most comes first in a diagnosis. Where two promise the same, the earlier row does: waits and
+allocations before `host_bound`, since no graph holds them."""

@@ -91,6 +91,21 @@ class Graph(Fact):
         return sum(node.flops for node in self.nodes)
 
 
+class TransferRates(Fact):
+    """Bytes per second between host and device, the best of many large copies; None if not measured."""
+
+    to_device_pinned: float | None = None
+    to_device_pageable: float | None = None
+    to_host_pinned: float | None = None
+    to_host_pageable: float | None = None
+
+    def wider(self, other: "TransferRates | None") -> "TransferRates":
+        """The higher of both rates in each case."""
+        rates = {**dict(self), **{name: rate for name, rate in other or () if rate is not None}}
+        known = {name: rate for name, rate in self if rate is not None and rate > rates[name]}
+        return TransferRates(**{**rates, **known})
+
+
 class Ceilings(Fact):
     """Measured limits of one device. Every rate is the best that was seen, not a datasheet figure."""
 
@@ -110,6 +125,8 @@ class Ceilings(Fact):
     """Time of one empty kernel or parallel region."""
     node_us: float | None = None
     """From one short kernel to the next of another kind in a CUDA graph; None on a CPU, or not measured."""
+    transfers: TransferRates | None = None
+    """Between host and device; None on a CPU."""
     threads: int | None = None
     disturbed: bool = False
     """Whether others kept the device busy meanwhile: rates may be too low, times made from them no bounds."""

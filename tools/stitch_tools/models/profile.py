@@ -143,7 +143,7 @@ class KernelTime(Fact):
     op: str = ""
     """PyTorch operator that launched it: aten::linear, ...; "" where none is known."""
     node: str = ""
-    """Node of the captured graph, where it can be told."""
+    """Of the nodes of the captured graph that it ran for, the one that took most; "" where none is known."""
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
     registers: int | None = None
@@ -167,6 +167,28 @@ class ModuleTime(Fact):
     host_us: float
     """Host time inside of it."""
     launches: float | None = None
+
+
+class NodeTime(Fact):
+    """An operation of the reference's captured graph in one iteration."""
+
+    node: str
+    """Its name there."""
+    op: str
+    """aten.conv2d.default, ..."""
+    module: str = ""
+    """Qualified name of the module that calls it ("" is the root)."""
+    time_us: float
+    """Of the kernels that were launched for it; on a cpu, time inside of it."""
+    launches: int | None = None
+    """Kernels, copies and fills; None on a cpu."""
+    bound_us: float | None = None
+    """The shortest time that its own bytes and operations allow, without a launch; None without ceilings."""
+
+    @property
+    def headroom(self) -> float | None:
+        """time_us over bound_us; None without a bound."""
+        return self.time_us / self.bound_us if self.bound_us else None
 
 
 class TimelineSpan(Fact):
@@ -218,6 +240,8 @@ class SystemProfile(Fact):
     other_kernels_us: float = 0.0
     modules: tuple[ModuleTime, ...] = ()
     """In calling order; () where no module is known."""
+    nodes: tuple[NodeTime, ...] = ()
+    """Operations of a reference's graph, largest time first, at most 200; () where the graph is not known."""
     timeline: tuple[TimelineSpan, ...] = ()
     """The first traced iteration, at most 1,500 spans."""
 
@@ -276,6 +300,20 @@ class RooflinePoint(Fact):
         return min(1.0, self.bound_us / self.time_us) if self.bound_us is not None and self.time_us else None
 
 
+class ProfilerRule(Fact):
+    """What a rule of ncu's own says about a kernel, in NVIDIA's words."""
+
+    name: str
+    """NVIDIA's: UncoalescedGlobalAccess, ..."""
+    section: str = ""
+    """Section of ncu's details page."""
+    text: str
+    saves_share: float | None = None
+    """By so much, NVIDIA estimates, this kernel's own time shrinks, 0 to 1; None where it does not say."""
+    unit_share: float | None = None
+    """By so much one unit is used better, 0 to 1: no estimate of time."""
+
+
 class KernelProfile(Fact):
     """One kernel (cuda) or function (cpu) looked at closely."""
 
@@ -298,6 +336,8 @@ class KernelProfile(Fact):
     """0 to 1."""
     answers: tuple[KernelAnswer, ...] = ()
     """Problems first, the most costly one at the front."""
+    rules: tuple[ProfilerRule, ...] = ()
+    """What ncu's own rules would improve, largest estimate first; at most five."""
     roofline: RooflinePoint | None = None
     metrics: tuple[Quantity, ...] = ()
     """Few raw metrics that the answers rest on."""

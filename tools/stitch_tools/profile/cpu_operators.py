@@ -1,10 +1,27 @@
 """The system level of a reference on a CPU: operators with their own time, from PyTorch's profiler."""
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from statistics import median
 
-from stitch_tools.models.profile import KernelTime, ModuleTime, SystemProfile, TimelineSpan, TimeOwner
-from stitch_tools.profile.host_ranges import ITERATION, NAMED, OperatorUse, operator_uses, read_named
+from stitch_tools.models.graph import Graph
+from stitch_tools.models.profile import (
+    KernelTime,
+    ModuleTime,
+    NodeTime,
+    SystemProfile,
+    TimelineSpan,
+    TimeOwner,
+)
+from stitch_tools.profile.graph_nodes import match_nodes, node_times
+from stitch_tools.profile.host_ranges import (
+    ITERATION,
+    NAMED,
+    OperatorUse,
+    operator_uses,
+    outermost_calls,
+    read_named,
+)
 from stitch_tools.profile.recorded_trace import NamedRange, RecordedTrace
 from stitch_tools.profile.system import MOST_KERNELS, MOST_MODULES, NoIterationError
 
@@ -14,8 +31,12 @@ _MOST_SPANS = 1500
 _INTERRUPTED = 3.0
 
 
-def summarize_cpu(trace: RecordedTrace, *, untraced_us: float | None = None) -> SystemProfile:
+def summarize_cpu(
+    trace: RecordedTrace, *, untraced_us: float | None = None, graph: Graph | None = None
+) -> SystemProfile:
     """The system profile of a recording on a CPU; `busy_us` is the time inside of operators.
+
+    `graph` is the reference's, whose operations then get times.
 
     Raises:
         NoIterationError: the recording holds no iteration.
@@ -40,6 +61,7 @@ def summarize_cpu(trace: RecordedTrace, *, untraced_us: float | None = None) -> 
         kernels=kernels,
         other_kernels_us=other_us,
         modules=_modules(trace),
+        nodes=_nodes(trace, windows, graph) if graph is not None else (),
         timeline=_timeline(windows[0], uses[0]),
     )
 
@@ -88,6 +110,19 @@ def _modules(trace: RecordedTrace) -> tuple[ModuleTime, ...]:
         ModuleTime(path=use.path, type=use.type, calls=use.calls, device_us=None, host_us=use.host_ns / 1e3)
         for use in uses[:MOST_MODULES]
     )
+
+
+def _nodes(trace: RecordedTrace, windows: Sequence[NamedRange], graph: Graph) -> tuple[NodeTime, ...]:
+    """Operations of the graph: the iteration with ranges says what they are, the others their times."""
+    calls = read_named(trace).calls
+    names = [call.name for call in calls]
+    timed = [outermost_calls(trace, window) for window in windows]
+    alike = [rows for rows in timed if [row.name for row in rows] == names]
+    spent_ns = {
+        position: sum(row.duration_ns for row in rows) / len(rows)
+        for position, rows in enumerate(zip(*alike, strict=True))
+    }
+    return node_times(spent_ns, None, match_nodes(calls, graph))
 
 
 def _timeline(window: NamedRange, uses: list[OperatorUse]) -> tuple[TimelineSpan, ...]:

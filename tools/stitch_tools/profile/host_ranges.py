@@ -1,7 +1,7 @@
 """Which module and which operator each launch and each operator of a recording lies in."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stitch_tools.profile.recorded_trace import NamedRange, RecordedTrace
@@ -18,6 +18,17 @@ class Origins:
 
     module: str = ""
     op: str = ""
+    call: int | None = None
+    """Position among the operators that modules call themselves; None outside of them."""
+
+
+@dataclass(frozen=True)
+class OperatorCall:
+    """One call of an operator by a module's own code, with all that it calls in turn."""
+
+    name: str
+    module: str
+    duration_ns: int
 
 
 @dataclass
@@ -38,6 +49,8 @@ class NestedRanges:
     origins: dict[int, Origins] = field(default_factory=dict[int, Origins])
     """By correlation id of a launch."""
     modules: dict[str, ModuleUse] = field(default_factory=dict[str, ModuleUse])
+    calls: list[OperatorCall] = field(default_factory=list[OperatorCall])
+    """Operators that modules call themselves, by their begin."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +97,30 @@ def read_named(trace: RecordedTrace) -> NestedRanges:
         key=lambda item: (item[0], item[1]),
     )
     opened: defaultdict[int, list[NamedRange]] = defaultdict(list)
+    positions: dict[int, int] = {}
     for start, _, row in moments:
         stack = opened[row.thread]
         while stack and stack[-1].end_ns <= start:
             stack.pop()
-        if isinstance(row, NamedRange):
-            stack.append(row)
-        else:
-            result.origins[row.correlation] = _origins(stack)
+        if not isinstance(row, NamedRange):
+            result.origins[row.correlation] = _origins(stack, positions)
+            continue
+        if not row.text.startswith(_OURS) and (not stack or stack[-1].text.startswith(_OURS)):
+            positions[id(row)] = len(result.calls)
+            name, module = operator_name(row.text), _origins(stack, positions).module
+            result.calls.append(OperatorCall(name, module, row.end_ns - row.start_ns))
+        stack.append(row)
+    return result
+
+
+def outermost_calls(trace: RecordedTrace, window: NamedRange) -> list[OperatorCall]:
+    """The operators of a window that no other operator calls; without ranges their module is not known."""
+    result: list[OperatorCall] = []
+    ends: defaultdict[int, int] = defaultdict(int)
+    for row in trace.ranges:
+        if _within(row, window) and not row.text.startswith(_OURS) and row.start_ns >= ends[row.thread]:
+            ends[row.thread] = row.end_ns
+            result.append(OperatorCall(operator_name(row.text), "", row.end_ns - row.start_ns))
     return result
 
 
@@ -99,17 +128,19 @@ def _within(row: NamedRange, window: NamedRange) -> bool:
     return row is not window and window.start_ns <= row.start_ns and row.end_ns <= window.end_ns
 
 
-def _origins(stack: Sequence[NamedRange]) -> Origins:
-    module, op = "", ""
+def _origins(stack: Sequence[NamedRange], positions: Mapping[int, int]) -> Origins:
+    module, op, call = "", "", None
     for row in reversed(stack):
         named = parse_module(row.text)
         if named is not None:
             module = named[0]
             break
+        if row.text.startswith(_OURS):
+            continue
         # The innermost operator launches; the ones around it only say what called it.
-        if not op and not row.text.startswith(_OURS):
-            op = operator_name(row.text)
-    return Origins(module, op)
+        op = op or operator_name(row.text)
+        call = positions.get(id(row), call)
+    return Origins(module, op, call)
 
 
 def operator_uses(trace: RecordedTrace, window: NamedRange) -> list[OperatorUse]:

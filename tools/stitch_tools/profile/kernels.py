@@ -10,6 +10,7 @@ from stitch_tools.models.profile import (
     BoundBy,
     KernelProfile,
     KernelQuestion,
+    ProfilerRule,
     ProfilerTool,
     ProfileStatus,
     Quantity,
@@ -17,8 +18,9 @@ from stitch_tools.models.profile import (
 )
 from stitch_tools.profile import ncu_metrics as m
 from stitch_tools.profile.answers import kernel_occupancy, measured, share
-from stitch_tools.profile.ncu import RAW, SOURCE, Ncu, NcuRequest, refusal, script, unknown_metrics
+from stitch_tools.profile.ncu import RAW, RULES, SOURCE, Ncu, NcuRequest, refusal, script, unknown_metrics
 from stitch_tools.profile.ncu_report import NcuKernel, parse_ncu
+from stitch_tools.profile.ncu_rules import RULE_SECTIONS, parse_rules
 from stitch_tools.profile.own_paths import own_path
 from stitch_tools.profile.ownership import short_name
 from stitch_tools.profile.permission import ALLOW_COUNTERS
@@ -91,7 +93,9 @@ def profile_kernels(
     """
     asked = None if questions is None else tuple(questions)
     metrics = ALL_METRICS if asked is None else m.metrics_of(asked)
-    request = NcuRequest(metrics, kernels=kernels, launches=1, of_each=True)
+    # One question is asked to be quick.
+    sections = RULE_SECTIONS if asked is None else ()
+    request = NcuRequest(metrics, kernels=kernels, launches=1, of_each=True, sections=sections)
     tools = (ProfilerTool(name="ncu", version=ncu.version),)
     if emit is not None:
         emit(f"counting with ncu {ncu.version}".rstrip())
@@ -108,7 +112,14 @@ def profile_kernels(
     lines = hot_lines(execution.reports.get(SOURCE, ""))
     return KernelReport(
         "profiled",
-        kernels=kernel_profiles(rows, asked, lines=lines, files=files, ceilings=ceilings),
+        kernels=kernel_profiles(
+            rows,
+            asked,
+            lines=lines,
+            files=files,
+            ceilings=ceilings,
+            rules=parse_rules(execution.reports.get(RULES, "")),
+        ),
         tools=tools,
         not_measured=not_measured,
         wall_s=execution.wall_s,
@@ -122,6 +133,7 @@ def kernel_profiles(
     lines: Mapping[str, Mapping[LineFigure, HotLine]] | None = None,
     files: Sequence[str] = (),
     ceilings: Ceilings | None = None,
+    rules: Mapping[int, tuple[ProfilerRule, ...]] | None = None,
 ) -> tuple[KernelProfile, ...]:
     """One profile a kernel, of its longest launch; the kernel with the most time comes first.
 
@@ -131,6 +143,7 @@ def kernel_profiles(
         lines: from `hot_lines`.
         files: the program's own paths.
         ceilings: the device's measured limits.
+        rules: from `parse_rules`.
     """
     longest: dict[str, NcuKernel] = {}
     spent_us: dict[str, float] = {}
@@ -144,7 +157,9 @@ def kernel_profiles(
     for name in sorted(longest, key=lambda name: -spent_us[name]):
         mine = _lines_of(name, lines or {}, files)
         part = spent_us[name] / total_us if total_us else None
-        profiles.append(_profile(longest[name], asked, mine, part, ceilings))
+        profile = _profile(longest[name], asked, mine, part, ceilings)
+        said = (rules or {}).get(longest[name].launch, ())
+        profiles.append(profile.model_copy(update={"rules": said}))
     return tuple(profiles)
 
 
@@ -231,7 +246,7 @@ def _lines_of(
 def _run(
     ncu: Ncu, run: RunUnderTool, request: NcuRequest, limit_s: float
 ) -> tuple[Execution, tuple[str, ...]]:
-    """The run with every metric that this ncu knows, and the names of the others."""
+    """The run with every metric that this ncu knows, by its older name if need be, and the others' names."""
     left_out: tuple[str, ...] = ()
     for _ in range(_MOST_RETRIES):
         execution = _once(ncu, run, request, limit_s)
@@ -239,8 +254,10 @@ def _run(
         fresh = tuple(name for name in names if name in request.metrics)
         if not fresh or RAW in execution.reports:
             return execution, left_out
-        left_out += fresh
-        request = replace(request, metrics=tuple(name for name in request.metrics if name not in fresh))
+        left_out += tuple(name for name in fresh if name not in m.OLDER_NAMES)
+        older = tuple(m.OLDER_NAMES[name] for name in fresh if name in m.OLDER_NAMES)
+        known = tuple(name for name in request.metrics if name not in fresh)
+        request = replace(request, metrics=(*known, *older))
     return _once(ncu, run, request, limit_s), left_out
 
 

@@ -18,8 +18,8 @@ INSTALL_NCU = (
     "install the toolkit's Nsight Compute (the package cuda-nsight-compute-13-0 of NVIDIA's repository, or "
     "nsight-compute), or put its folder on PATH"
 )
-RAW, SOURCE = "report.raw.csv", "report.source.csv"
-"""Files that the script leaves: the metrics a launch, and the figures a source line."""
+RAW, SOURCE, RULES = "report.raw.csv", "report.source.csv", "report.rules.csv"
+"""Files that the script leaves: the metrics a launch, the figures a source line, and what ncu's rules say."""
 _CAPTURE = "capture"
 _VERSION = re.compile(r"^Version (\d+(?:\.\d+)+)", re.MULTILINE)
 _VERSION_LIMIT_S = 30.0
@@ -42,6 +42,11 @@ class Ncu:
         """The installation, which the profiled process loads libraries of; links are followed."""
         return self.path.resolve().parent
 
+    @property
+    def is_installation(self) -> bool:
+        """Whether the folder holds more of ncu than this file."""
+        return any((self.folder / name).is_dir() for name in ("target", "sections", "extras"))
+
 
 @dataclass(frozen=True)
 class NcuRequest:
@@ -56,6 +61,8 @@ class NcuRequest:
     """Whether `launches` counts for each kernel and launch configuration by itself."""
     lines: bool = True
     """Whether source lines are wanted, too: they cost one more pass."""
+    sections: Sequence[str] = ()
+    """Sections of ncu whose rules are applied; () is none."""
     region: bool = True
     """Whether the program calls cuProfilerStart, before which nothing is collected."""
 
@@ -63,20 +70,27 @@ class NcuRequest:
 def find_ncu(env: Mapping[str, str] | None = None) -> Ncu:
     """The ncu on PATH, else CUDA_HOME's, else the newest of the usual folders.
 
+    A toolkit's `bin/ncu` is a script that looks for an installation elsewhere, which a confined process may
+    not read: one that lies in its own installation is preferred.
+
     Raises:
         EnvironmentMissingError: there is none that runs; the hint says how to get one.
     """
     env = os.environ if env is None else env
+    elsewhere: Ncu | None = None
     for path in _candidates(env):
         if path.is_file() and os.access(path, os.X_OK):
             found = _ask(path, path.stat().st_mtime_ns)
-            if found is not None:
+            if found is not None and found.is_installation:
                 return found
+            elsewhere = elsewhere or found
+    if elsewhere is not None:
+        return elsewhere
     raise EnvironmentMissingError("Nsight Compute (ncu) was not found", hint=INSTALL_NCU)
 
 
 def script(ncu: Ncu, request: NcuRequest) -> str:
-    """A shell script that profiles the program given as its arguments, and writes RAW and SOURCE.
+    """A shell script that profiles the program given as its arguments, and writes RAW, SOURCE and RULES.
 
     Exit code and output of the run itself come first: what is exported afterwards says nothing new about it.
     """
@@ -92,6 +106,8 @@ def script(ncu: Ncu, request: NcuRequest) -> str:
     ]
     if request.lines:
         lines.append(f"{shlex.join(source)} > {SOURCE} 2>&1")
+    if request.sections:
+        lines.append(f"{shlex.join([*report, '--page', 'details'])} > {RULES} 2>&1")
     return "\n".join([*lines, "exit $status"]) + "\n"
 
 
@@ -105,7 +121,10 @@ def _collect_words(request: NcuRequest) -> list[str]:
     if request.of_each:
         words += ["--filter-mode", "per-launch-config"]
     words += ["--launch-count", str(request.launches), "--metrics", ",".join(request.metrics)]
-    return [*words, "--section", "SourceCounters"] if request.lines else words
+    sections = dict.fromkeys((*request.sections, *(("SourceCounters",) if request.lines else ())))
+    for section in sections:
+        words += ["--section", section]
+    return words
 
 
 def unknown_metrics(output: str) -> tuple[str, ...]:

@@ -57,6 +57,16 @@ LOCAL_STORE_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum"
 ACTIVE_THREADS = "smsp__average_thread_inst_executed_per_inst_executed.ratio"
 UNIFORM_BRANCHES = "smsp__sass_average_branch_targets_threads_uniform.pct"
 
+LAUNCHED = (
+    *(f"launch__{of}_dim_{axis}" for of in ("grid", "block") for axis in "xyz"),
+    "device__attribute_compute_capability_major",
+    "device__attribute_compute_capability_minor",
+)
+"""What newer versions print in columns of their own."""
+
+OLDER_NAMES = {ACTIVE_THREADS: "smsp__thread_inst_executed_per_inst_executed.ratio"}
+"""What ncu 2022.3 and 2024.1 call a metric. The other names are the same there, but 2022.3 lacks `gmma`."""
+
 STALLS = (
     "barrier",
     "branch_resolving",
@@ -143,6 +153,6 @@ METRICS: dict[KernelQuestion, tuple[str, ...]] = {
 
 
 def metrics_of(questions: Iterable[KernelQuestion]) -> tuple[str, ...]:
-    """The metrics that these questions need together, each once, the time of a launch always."""
-    names = [DURATION_NS, *(name for question in questions for name in METRICS.get(question, ()))]
+    """The metrics that these questions need together, each once; time and size of a launch always."""
+    names = [DURATION_NS, *LAUNCHED, *(name for question in questions for name in METRICS.get(question, ()))]
     return tuple(dict.fromkeys(names))

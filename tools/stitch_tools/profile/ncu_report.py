@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from stitch_tools.profile.ncu_metrics import OLDER_NAMES
 from stitch_tools.profile.ownership import short_name
 
 _HEADER = re.compile(r'^"?ID"?,')
@@ -46,8 +47,9 @@ class NcuKernel:
         return short_name(self.name)
 
     def get(self, metric: str) -> float | None:
-        """The value of a metric; None where it was not collected."""
-        return self.metrics.get(metric)
+        """The value of a metric, by its older name where it has one; None where it was not collected."""
+        value = self.metrics.get(metric)
+        return value if value is not None else self.metrics.get(OLDER_NAMES.get(metric, ""))
 
     @property
     def duration_us(self) -> float | None:
@@ -107,11 +109,24 @@ def _kernel(row: Mapping[str, str], metrics: Mapping[str, float]) -> NcuKernel:
     return NcuKernel(
         launch=int(row["ID"]),
         name=name,
-        grid=_dimensions(row.get("Grid Size", "") or row.get("launch__grid_dim", "")),
-        block=_dimensions(row.get("Block Size", "") or row.get("launch__block_dim", "")),
-        capability=row.get("CC", "").strip(),
+        grid=_dimensions(row.get("Grid Size", "")) or _axes(metrics, "grid"),
+        block=_dimensions(row.get("Block Size", "")) or _axes(metrics, "block"),
+        capability=row.get("CC", "").strip() or _capability(metrics),
         metrics=metrics,
     )
+
+
+def _axes(metrics: Mapping[str, float], of: str) -> tuple[int, int, int] | None:
+    """Size of grid or block from metrics: ncu of 2022 prints no column for it."""
+    sizes = [metrics.get(f"launch__{of}_dim_{axis}") for axis in "xyz"]
+    x, y, z = (None if size is None else int(size) for size in sizes)
+    return None if x is None or y is None or z is None else (x, y, z)
+
+
+def _capability(metrics: Mapping[str, float]) -> str:
+    name = "device__attribute_compute_capability"
+    major, minor = metrics.get(f"{name}_major"), metrics.get(f"{name}_minor")
+    return "" if major is None or minor is None else f"{major:.0f}.{minor:.0f}"
 
 
 def _metrics(row: Mapping[str, str], units: Mapping[str, str]) -> dict[str, float]:

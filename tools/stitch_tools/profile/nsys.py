@@ -22,6 +22,8 @@ _STEM = TABLES.removesuffix(".sqlite")
 _VERSION_LIMIT_S = 60.0
 _CONVERT_LIMIT_S = 120.0
 _BUNDLED = ("/opt/nvidia/nsight-systems*/*/target-linux-x64/nsys", "/opt/nvidia/nsight-systems*/*/bin/nsys")
+# Debian's package keeps the importer apart from the program.
+_DEBIAN = Path("/usr/lib/nsight-systems")
 _IN_NCU = "/opt/nvidia/nsight-compute/*/host/target-linux-x64/nsys"
 # What CUPTI and nsys say where another profiler has the device or process.
 _BUSY = re.compile(
@@ -48,9 +50,11 @@ class Nsys:
 
     def importer(self) -> Path | None:
         """The program that turns a .qdstrm file into a report."""
-        found = sorted(self.path.resolve().parent.parent.glob("host-*/QdstrmImporter"))
-        found += sorted(self.path.resolve().parent.parent.glob("*/QdstrmImporter"))
-        return found[0] if found else None
+        for root in (self.path.resolve().parent.parent, self.path.parent.parent, _DEBIAN):
+            for pattern in ("host-*/QdstrmImporter", "*/QdstrmImporter"):
+                for found in sorted(root.glob(pattern)):
+                    return found
+        return None
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ def _candidates(env: Mapping[str, str]) -> Iterator[Path]:
     if on_path is not None:
         # The command on PATH is often a script that looks for the newest: its target is what is confined.
         yield Path(on_path)
+    yield _DEBIAN / "target-linux-x64" / "nsys"
     for pattern in (*_BUNDLED, _IN_NCU):
         yield from sorted(Path("/").glob(pattern.removeprefix("/")), reverse=True)
     ncu = shutil.which("ncu", path=env.get("PATH"))

@@ -6,11 +6,16 @@ from stitch_tools.models.profile import (
     KernelAnswer,
     KernelProfile,
     KernelTime,
+    NodeTime,
     Profile,
+    ProfilerRule,
     SystemProfile,
 )
 
 MOST_COMPARED = 15
+MOST_RULES = 8
+NCU_RULES = "ncu_rules"
+"""What to ask for, to be told what ncu's own rules say."""
 _MOST_KERNELS = 10
 
 
@@ -98,6 +103,22 @@ def kernel_lines(system: SystemProfile, most: int = _MOST_KERNELS) -> tuple[str,
     return tuple(kernel_line(row) for row in system.kernels[:most])
 
 
+def node_line(row: NodeTime, busy_us: float) -> str:
+    """One operation of the graph with its lower bound."""
+    bound = ""
+    if row.bound_us is not None and row.headroom is not None:
+        bound = f", bound {row.bound_us:.1f} us ({row.headroom:.1f}x)"
+    kernels = f" in {row.launches} kernels" if row.launches is not None and row.launches != 1 else ""
+    where = f" ({row.module})" if row.module else ""
+    share = f"{row.time_us / busy_us:6.1%} " if busy_us else ""
+    return f"{share}{row.time_us:9.1f} us{kernels}{bound}: {row.node}{where}"
+
+
+def node_lines(system: SystemProfile, most: int = _MOST_KERNELS) -> tuple[str, ...]:
+    """The operations of the graph that take most."""
+    return tuple(node_line(row, system.busy_us) for row in system.nodes[:most])
+
+
 def answer_line(kernel: KernelProfile, answer: KernelAnswer) -> str:
     """The answer to one question about a kernel."""
     where = f" [{answer.file}:{answer.line}]" if answer.file else ""
@@ -110,6 +131,23 @@ def answer_line(kernel: KernelProfile, answer: KernelAnswer) -> str:
     ).strip()
 
 
+def rule_lines(profile: Profile, most: int = MOST_RULES) -> tuple[str, ...]:
+    """What ncu's own rules say, by what they would win of an iteration at most."""
+    rows = [(kernel, rule) for kernel in profile.kernels for rule in kernel.rules]
+    rows.sort(key=lambda row: -(row[1].saves_share or 0.0) * (row[0].share or 0.0))
+    return tuple(_rule_line(kernel, rule) for kernel, rule in rows[:most])
+
+
+def _rule_line(kernel: KernelProfile, rule: ProfilerRule) -> str:
+    estimate = ""
+    if rule.saves_share is not None:
+        whole = f", {rule.saves_share * kernel.share:.1%} of all kernels'" if kernel.share is not None else ""
+        estimate = f" NVIDIA's estimate: {rule.saves_share:.1%} of this kernel's time{whole}."
+    elif rule.unit_share is not None:
+        estimate = f" NVIDIA's estimate: one unit is used {rule.unit_share:.1%} better, which is no time."
+    return f"{kernel.kernel[:60]}: {rule.name}: {rule.text.rstrip('.')}.{estimate}"
+
+
 def questions_of(profile: Profile) -> tuple[str, ...]:
     """What can be asked of this profile: rules of its diagnosis, and questions about its kernels."""
     diagnosis = profile.diagnosis
@@ -119,13 +157,19 @@ def questions_of(profile: Profile) -> tuple[str, ...]:
         else []
     )
     asked = [answer.question for kernel in profile.kernels for answer in kernel.answers]
-    return tuple(dict.fromkeys([*rules, *asked]))
+    own = [NCU_RULES] if any(kernel.rules for kernel in profile.kernels) else []
+    return tuple(dict.fromkeys([*rules, *asked, *own]))
+
+
+def question_id(question: str) -> str:
+    """A question's name as people write it ("Bank conflicts?") in its own spelling."""
+    return question.strip().lower().replace("-", "_").replace(" ", "_").rstrip("?")
 
 
 def answer_question(profile: Profile, question: str) -> tuple[str, ...]:
     """What the profile says to one question: a rule's name or a question about kernels; () if nothing."""
-    wanted = question.strip().lower().replace("-", "_").replace(" ", "_").rstrip("?")
-    lines: list[str] = []
+    wanted = question_id(question)
+    lines: list[str] = list(rule_lines(profile)) if wanted == NCU_RULES else []
     if profile.diagnosis is not None:
         for place, row in enumerate(profile.diagnosis.bottlenecks, 1):
             if row.rule == wanted:
@@ -149,9 +193,13 @@ def compare_profiles(before: Profile, after: Profile) -> tuple[str, ...]:
     if old is None or new is None:
         lacking = "first" if old is None else "second"
         return (f"the {lacking} profile has no system level: {(before if old is None else after).status}",)
+    alike = old.origin == new.origin
     lines = [
         _change("latency without a profiler", old.untraced_us, new.untraced_us, "us"),
-        _change("device or operator time", old.busy_us, new.busy_us, "us"),
+        # One counts operators, the other functions: their sums say nothing of each other.
+        _change("device or operator time", old.busy_us, new.busy_us, "us")
+        if alike
+        else f"recorded by {old.origin}, then by {new.origin}: only latencies compare",
         _change("launches by the host", old.launches, new.launches),
         _change("kernels and copies", old.device_activities, new.device_activities),
         _change("waits in the forward", _count(old.syncs), _count(new.syncs)),

@@ -188,6 +188,11 @@ def _conclude(
         work.missing.append("lower bounds and traffic between operations: the graph was not captured")
     if ceilings is None:
         work.missing.append("lower bounds: the device's limits were not measured (`stitch-mcp ceilings`)")
+    elif ceilings.disturbed:
+        work.missing.append(
+            "lower bounds that hold: others used the device when its limits were measured, so bounds may be "
+            "too long (`stitch-mcp ceilings --refresh` on a quiet machine)"
+        )
     diagnosis = diagnose(evidence)
     return work.ended(
         status,

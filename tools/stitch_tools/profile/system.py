@@ -3,19 +3,22 @@
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from stitch_tools.models.graph import Graph, GraphNode
 from stitch_tools.models.profile import (
     GapBucket,
     HostCall,
     KernelTime,
     ModuleTime,
+    NodeTime,
     Origin,
     SystemProfile,
     Transfer,
 )
+from stitch_tools.profile.graph_nodes import match_nodes, node_times
 from stitch_tools.profile.host_ranges import (
     CALIBRATION,
     CALL,
@@ -70,6 +73,7 @@ def summarize(
     own: Collection[str] = (),
     is_reference: bool,
     untraced_us: float | None = None,
+    graph: Graph | None = None,
 ) -> SystemProfile:
     """The system profile of a recording on a GPU.
 
@@ -79,14 +83,13 @@ def summarize(
         own: names of the kernels that the program defines.
         is_reference: whether a reference was recorded.
         untraced_us: latency of the same call without a profiler.
+        graph: the reference's, whose operations then get times.
 
     Raises:
         NoIterationError: the recording holds no iteration.
         NoKernelsError: nothing ran on the device.
     """
     iterations = _iterations(trace)
-    if not iterations:
-        raise NoIterationError("the profiler recorded no iteration")
     if not any(row.device for row in iterations):
         raise NoKernelsError("nothing ran on the device")
     count = len(iterations)
@@ -94,8 +97,9 @@ def summarize(
     busy_us = sum(end - start for spans in busy for start, end in spans) / count / 1e3
     wall_us = sum(row.window.end_ns - row.window.start_ns for row in iterations) / count / 1e3
     named = read_named(trace)
-    origins = _origins_of(iterations[0].device, trace, named)
-    kernels, other_us = _kernel_rows(iterations, origins, own, is_reference=is_reference)
+    launched = _launched(iterations[0].device, trace, named)
+    nodes = match_nodes(named.calls, graph) if graph is not None and is_reference else {}
+    kernels, other_us = _kernel_rows(iterations, launched, own, nodes, is_reference=is_reference)
     launches = [_outermost(row.host, _LAUNCH) for row in iterations]
     return SystemProfile(
         origin=origin,
@@ -116,7 +120,8 @@ def summarize(
         transfers=_transfers(iterations),
         kernels=kernels,
         other_kernels_us=other_us,
-        modules=_module_rows(iterations[0].device, origins, named),
+        modules=_module_rows(launched, named),
+        nodes=_node_rows(launched, nodes),
         timeline=timeline_of(iterations[0].window, iterations[0].device, launches[0], trace, own),
     )
 
@@ -162,6 +167,8 @@ def _iterations(trace: RecordedTrace) -> list[_Iteration]:
                 [row for row in trace.host if first <= row.start_ns < last],
             )
         )
+    if not result:
+        raise NoIterationError("the profiler recorded no iteration")
     return result
 
 
@@ -247,32 +254,67 @@ def _transfers(iterations: Sequence[_Iteration]) -> tuple[Transfer, ...]:
     return tuple(result)
 
 
-def _origins_of(
-    first: Sequence[DeviceActivity], trace: RecordedTrace, named: NestedRanges
-) -> dict[str, Counter[Origins]]:
-    """By kernel name, where its launches were made, weighted by time."""
+@dataclass(frozen=True)
+class _Launched:
+    """An activity of an iteration without ranges, and where its like was launched in the one with them."""
+
+    activity: DeviceActivity
+    place: Origins
+
+    @property
+    def spent_ns(self) -> int:
+        return self.activity.end_ns - self.activity.start_ns
+
+
+def _launched(first: Sequence[DeviceActivity], trace: RecordedTrace, named: NestedRanges) -> list[_Launched]:
     windows = trace.named(NAMED)
     if not windows:
-        return {}
+        return []
     window = windows[0]
     rows = [row for row in trace.device if window.start_ns <= row.start_ns < window.end_ns]
     # Both iterations launch the same kernels in the same order, or else names alone join them.
     same = [row.name for row in rows] == [row.name for row in first]
-    result: defaultdict[str, Counter[Origins]] = defaultdict(Counter)
-    for index, row in enumerate(rows):
-        timed = first[index] if same else row
-        result[row.name][named.origins.get(row.correlation, Origins())] += timed.end_ns - timed.start_ns
-    return dict(result)
+    return [
+        _Launched(first[index] if same else row, named.origins.get(row.correlation, Origins()))
+        for index, row in enumerate(rows)
+    ]
+
+
+def _node_rows(launched: Sequence[_Launched], nodes: Mapping[int, GraphNode]) -> tuple[NodeTime, ...]:
+    """Operations of the graph with the time of what they launched."""
+    spent_ns: Counter[int] = Counter()
+    launches: Counter[int] = Counter()
+    for row in launched:
+        if row.place.call is not None:
+            spent_ns[row.place.call] += row.spent_ns
+            launches[row.place.call] += 1
+    return node_times(spent_ns, launches, nodes)
+
+
+def _main_place(rows: Sequence[_Launched]) -> Origins:
+    """Module and operator of most of a kernel's time, and the call that took most there."""
+    spent_ns: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        spent_ns[row.place.module, row.place.op] += row.spent_ns
+    if not spent_ns:
+        return Origins()
+    main = spent_ns.most_common(1)[0][0]
+    there = [row for row in rows if (row.place.module, row.place.op) == main]
+    return max(there, key=lambda row: row.spent_ns).place
 
 
 def _kernel_rows(
     iterations: Sequence[_Iteration],
-    origins: dict[str, Counter[Origins]],
+    launched: Sequence[_Launched],
     own: Collection[str],
+    nodes: Mapping[int, GraphNode],
     *,
     is_reference: bool,
 ) -> tuple[tuple[KernelTime, ...], float]:
     """The kernels by time, and the time of those that are not listed."""
+    places: defaultdict[str, list[_Launched]] = defaultdict(list)
+    for row in launched:
+        places[row.activity.name].append(row)
     by_name: defaultdict[str, list[DeviceActivity]] = defaultdict(list)
     for iteration in iterations:
         for row in iteration.device:
@@ -283,8 +325,8 @@ def _kernel_rows(
     for name, rows in by_name.items():
         spent = sum(row.end_ns - row.start_ns for row in rows)
         longest = max(rows, key=lambda row: row.end_ns - row.start_ns)
-        most = origins.get(name, Counter()).most_common(1)
-        place = most[0][0] if most else Origins()
+        place = _main_place(places[name])
+        node = nodes.get(place.call) if place.call is not None else None
         owner = "copy" if longest.kind != "kernel" else owner_of(name, own, is_reference=is_reference)
         result.append(
             KernelTime(
@@ -296,6 +338,7 @@ def _kernel_rows(
                 owner=owner,
                 module=place.module,
                 op=place.op,
+                node=node.name if node is not None else "",
                 grid=longest.grid,
                 block=longest.block,
                 registers=longest.registers,
@@ -306,18 +349,13 @@ def _kernel_rows(
     return tuple(result[:MOST_KERNELS]), sum(row.total_us for row in result[MOST_KERNELS:])
 
 
-def _module_rows(
-    first: Sequence[DeviceActivity], origins: dict[str, Counter[Origins]], named: NestedRanges
-) -> tuple[ModuleTime, ...]:
+def _module_rows(launched: Sequence[_Launched], named: NestedRanges) -> tuple[ModuleTime, ...]:
     """Modules in calling order, with the time of the kernels that they launched themselves."""
     device_ns: Counter[str] = Counter()
     launches: Counter[str] = Counter()
-    counts = Counter(row.name for row in first)
-    for name, places in origins.items():
-        whole = sum(places.values())
-        for place, spent in places.items():
-            device_ns[place.module] += spent
-            launches[place.module] += round(counts[name] * spent / whole) if whole else 0
+    for row in launched:
+        device_ns[row.place.module] += row.spent_ns
+        launches[row.place.module] += 1
     uses = sorted(named.modules.values(), key=lambda use: use.start_ns)
     return tuple(
         ModuleTime(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from stitch_tools.errors import EnvironmentMissingError, SandboxError
 from stitch_tools.models.profile import Origin, ProfilerTool, ProfileStatus, SystemProfile
 from stitch_tools.profile.cpu_operators import summarize_cpu
+from stitch_tools.profile.graph_nodes import with_bounds
 from stitch_tools.profile.nsys import INSTALL_LIBDW, Nsys, Recording, failure_of, find_nsys, record_with_nsys
 from stitch_tools.profile.profile_host import TABLES, HostSetup, run_host
 from stitch_tools.profile.profile_work import ProfileWork
@@ -111,15 +112,23 @@ def _with_nsys(work: ProfileWork, setup: HostSetup, nsys: Nsys) -> Recording:
 
 
 def _summarize(work: ProfileWork, trace: RecordedTrace) -> SystemProfile:
+    # A program's operators are not the graph's.
+    graph = work.known.graph if work.subject == "reference" else None
     if not work.on_gpu:
-        return summarize_cpu(trace, untraced_us=work.untraced_us)
-    return summarize(
-        trace,
-        origin=_origin_of(work.tools),
-        own=work.own,
-        is_reference=work.subject == "reference",
-        untraced_us=work.untraced_us,
-    )
+        system = summarize_cpu(trace, untraced_us=work.untraced_us, graph=graph)
+    else:
+        system = summarize(
+            trace,
+            origin=_origin_of(work.tools),
+            own=work.own,
+            is_reference=work.subject == "reference",
+            untraced_us=work.untraced_us,
+            graph=graph,
+        )
+    if graph is None or not system.nodes:
+        return system
+    nodes = with_bounds(system.nodes, graph, work.known.ceilings, work.task.contract)
+    return system.model_copy(update={"nodes": nodes})
 
 
 def _origin_of(tools: Sequence[ProfilerTool]) -> Origin:

@@ -71,6 +71,8 @@ class DeviceRates(Message):
     launch_s: float
     node_s: float | None = None
     """From one short kernel to the next of another kind in a CUDA graph; None on a CPU."""
+    transfers: dict[str, float] | None = None
+    """Bytes per second between host and device, by the names of `TransferRates`; None on a CPU."""
 
 
 class MeasureCeilings(Operation[DeviceRates], op="ceilings"):

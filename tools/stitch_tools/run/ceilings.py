@@ -17,7 +17,7 @@ from stitch_tools.machine.device_lock import DEVICE_WAIT_S, device_lock
 from stitch_tools.machine.devices import Gpu, cpu_info, find_gpus, resolve_target
 from stitch_tools.machine.interference import snapshot, waited_share
 from stitch_tools.models.base import sha256_hex
-from stitch_tools.models.graph import Ceilings
+from stitch_tools.models.graph import Ceilings, TransferRates
 from stitch_tools.protocol.messages import OperationFailedError
 from stitch_tools.protocol.timing_messages import MeasureCeilings
 from stitch_tools.run.session import TargetSession
@@ -32,7 +32,7 @@ _DISTURBED_FOR_S = 600.0
 """So long such figures stand in for better ones."""
 _IDLE_LOAD = 0.25
 """Per CPU, the load average up to which a machine is idle enough to measure its limits again."""
-_SCHEMA = 4
+_SCHEMA = 5
 
 
 def is_idle() -> bool:
@@ -144,6 +144,8 @@ def _wider(known: Ceilings, measured: Ceilings) -> Ceilings:
         name: max(known.flops_per_s.get(name, 0.0), measured.flops_per_s.get(name, 0.0))
         for name in {**known.flops_per_s, **measured.flops_per_s}
     }
+    if known.transfers is not None or measured.transfers is not None:
+        wider["transfers"] = (known.transfers or TransferRates()).wider(measured.transfers)
     return known.model_copy(update=wider)
 
 
@@ -222,5 +224,6 @@ def _measure(place: _Place, target: str, session: TargetSession) -> Ceilings:
         flops_per_s=rates.flops_per_s,
         launch_us=rates.launch_s * 1e6,
         node_us=None if rates.node_s is None else rates.node_s * 1e6,
+        transfers=None if rates.transfers is None else TransferRates(**rates.transfers),
         threads=None if gpu else session.threads,
     )

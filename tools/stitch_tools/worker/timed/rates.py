@@ -16,6 +16,7 @@ from stitch_tools.worker.precision import precision
 from stitch_tools.worker.timed.short_kernels import launch_short_kernels, short_kernel_values
 
 _PRODUCT_BUDGET_S, _BUDGET_S = 1.0, 0.5
+_TRANSFER_BYTES, _TRANSFER_BUDGET_S = 64 << 20, 0.2
 # torch adds a thread for each so many elements (at::internal::GRAIN_SIZE).
 _ELEMENTS_OF_A_THREAD = 32768
 
@@ -116,6 +117,7 @@ def cuda_rates(device: str, cache_bytes: int) -> DeviceRates:
         write_bytes_per_s=_fill_rate(device),
         launch_s=_launch_seconds(device),
         node_s=_node_seconds(device),
+        transfers=transfer_rates(device),
     )
 
 
@@ -133,6 +135,31 @@ def _copy_rate(device: str, nbytes: int, inner: int) -> float:
 def _fill_rate(device: str) -> float:
     memory = torch.zeros(1 << 28, dtype=torch.float32, device=device)
     return memory.nbytes / _best_event_seconds(lambda: memory.fill_(1.0))
+
+
+def transfer_rates(device: str) -> dict[str, float]:
+    """Bytes per second of large copies between host and `device`, from pinned memory and from pageable.
+
+    Taken by the host's clock, since a copy from pageable memory is half the host's work. Where no memory can
+    be pinned, those rates are missing.
+    """
+    remote = torch.ones(_TRANSFER_BYTES, dtype=torch.uint8, device=device)
+    rates: dict[str, float] = {}
+    for kind in ("pageable", "pinned"):
+        try:
+            local = torch.ones(_TRANSFER_BYTES, dtype=torch.uint8, pin_memory=kind == "pinned")
+        except RuntimeError:
+            continue
+        for direction, target, source in (("to_device", remote, local), ("to_host", local, remote)):
+            seconds = _best_seconds(lambda to=target, of=source: _copy_and_wait(to, of), _TRANSFER_BUDGET_S)
+            rates[f"{direction}_{kind}"] = _TRANSFER_BYTES / seconds
+    return rates
+
+
+def _copy_and_wait(target: torch.Tensor, source: torch.Tensor) -> None:
+    target.copy_(source, non_blocking=True)
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def _launch_seconds(device: str) -> float:
