@@ -59,6 +59,14 @@ class ModelLimits:
     usd: float | None = None
 
 
+def settings_of(coder: str, model: str, models: Mapping[str, ModelSettings]) -> ModelSettings | None:
+    """The table of a coder's model or agent; of a model without one, its name alone. Else None."""
+    kind, _, rest = coder.partition(":")
+    if kind == "llm":
+        return models.get(model) or ModelSettings(model=model)
+    return models.get(rest) if kind == "acp" else None
+
+
 def require_model(coder: str, model: str | None, models: Mapping[str, ModelSettings]) -> None:
     """Refuse a coder that there is not, or whose model is not named.
 

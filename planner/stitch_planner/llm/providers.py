@@ -9,8 +9,9 @@ from stitch_planner.llm.acp_agent import AcpAgent
 from stitch_planner.llm.agent_commands import KNOWN_AGENTS, AgentCommand, own_agent
 from stitch_planner.llm.chat import ChatModel, ModelError
 from stitch_planner.llm.file_models import ManualModel, ReplayModel
-from stitch_planner.llm.model_settings import ModelSettings
+from stitch_planner.llm.model_settings import ModelLimits, ModelSettings
 from stitch_planner.llm.openai_model import OpenAIModel
+from stitch_tools.errors import UsageError
 
 _KEY_ENV = "OPENAI_API_KEY"
 _KEY_COMMAND_S = 30.0
@@ -31,13 +32,38 @@ def open_model(coder: str, settings: ModelSettings | None, workspace: Path) -> C
         return AcpAgent(rest, _agent_command(rest, settings))
     if settings is None:
         raise ModelError("no model is named", hint="name one with --model")
-    url = settings.base_url or os.environ.get("OPENAI_BASE_URL")
+    url = _base_url(settings)
     return OpenAIModel(
         settings.model,
         base_url=url,
         key=lambda: _key(settings, own_endpoint=not url),
         api=settings.api or ("chat" if url else "responses"),
     )
+
+
+def require_ready(coder: str, settings: ModelSettings | None, limits: ModelLimits, workspace: Path) -> None:
+    """Refuse a coder that could not ask its first question, before a run does anything else.
+
+    A key is looked for, and not tried; a command that prints one is not called.
+
+    Raises:
+        ModelError: the key, the agent or the recorded answers are not there.
+        UsageError: a limit in dollars is set, and the model's prices are not known.
+    """
+    model = open_model(coder, settings, workspace)
+    if coder == "llm" and settings is not None and not settings.key_command:
+        _key(settings, own_endpoint=not _base_url(settings))
+    if limits.usd is not None and model.may_bill and (settings or ModelSettings()).cost_usd(0, 0) is None:
+        raise UsageError(
+            f"a limit of {limits.usd:g} USD is set, and the price of {model.name} is not known",
+            hint="set usd_per_million_input and usd_per_million_output in the model's [models.NAME] table, "
+            "or limit the tokens with {max_model_tokens}",
+            options=("max_model_tokens",),
+        )
+
+
+def _base_url(settings: ModelSettings) -> str | None:
+    return settings.base_url or os.environ.get("OPENAI_BASE_URL")
 
 
 def _agent_command(name: str, settings: ModelSettings | None) -> AgentCommand:
