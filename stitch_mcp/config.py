@@ -72,7 +72,10 @@ class Config:
     )
     coder: str | None = field(
         default=None,
-        metadata={"help": "who writes programs after the stitcher: llm, acp:AGENT, manual, replay:FOLDER"},
+        metadata={
+            "help": "who writes programs after the stitcher: llm, acp:AGENT, manual, replay:FOLDER, "
+            "plugin:NAME"
+        },
     )
     model: str | None = field(
         default=None,

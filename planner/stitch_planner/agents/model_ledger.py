@@ -75,7 +75,7 @@ class ModelLedger:
         stored = self.run.store.put_fact(answer)
         self.run.record(ModelAnswered(call=number, answer=stored, tokens=tokens, usd=usd))
         if self.model.may_bill:
-            self.say(f"answered; so far {self._spent()} at most")
+            self.say(f"answered; so far at most {self._spent()}")
 
     def _spent(self) -> str:
         usd = spent_usd(self.run.state.calls)
