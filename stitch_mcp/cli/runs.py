@@ -1,6 +1,7 @@
 """`stitch-mcp runs list`, `show`, `diff`, `rm` and `gc`."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -85,6 +86,7 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
         sections += bench_sections(view.bench)
     notes = [f"run: {view.folder}"]
     notes.append(f"certificate: {view.certificate}" if view.certificate else "certificate: none")
+    notes.extend(_open_questions(view))
     notes.extend(_next_steps(view, resume_command(root, view.run_id)))
     sections.append(ReportSection(notes=tuple(notes)))
     return CommandOutput("runs show", as_json=as_json).finish(view.model_dump(mode="json"), sections)
@@ -224,6 +226,19 @@ def _state(row: "RunSummary", running: bool) -> str:
     shortcomings = ["does not count"] if row.counts is False and row.status == "accepted" else []
     notes = [*row.flags, *shortcomings]
     return f"{row.status} ({', '.join(notes)})" if notes else row.status
+
+
+def _open_questions(view: "RunView") -> list[str]:
+    """Where a person has to answer."""
+    from stitch_planner.llm.file_models import ANSWER, PROMPT, ManualModel
+
+    if view.status != "open":
+        return []
+    asked = [call.asked for call in view.calls if call.answered is None]
+    folders = [
+        Path(view.folder, "calls", f"{row.call:03d}") for row in asked if row.model == ManualModel.name
+    ]
+    return [f"waiting for {folder / ANSWER}, the answer to {PROMPT} beside it" for folder in folders]
 
 
 def _next_steps(view: "RunView", command: str) -> list[str]:
