@@ -72,7 +72,10 @@ class Config:
     )
     coder: str | None = field(
         default=None,
-        metadata={"help": "who writes programs after the stitcher: llm, acp:AGENT, manual, replay:FOLDER"},
+        metadata={
+            "help": "who writes programs after the stitcher: llm, acp:AGENT, manual, replay:FOLDER, "
+            "plugin:NAME"
+        },
     )
     model: str | None = field(
         default=None,
@@ -106,7 +109,8 @@ class Config:
         default="ask", metadata={"help": "serve, before a step without isolation: ask, allow or deny"}
     )
     mcp_model_coders: bool = field(
-        default=False, metadata={"help": "serve: let an MCP client choose the coders llm and acp:AGENT"}
+        default=False,
+        metadata={"help": "serve: let an MCP client choose the coders llm, acp:AGENT and plugin:NAME"},
     )
     models: Mapping[str, ModelSettings] = field(default_factory=dict[str, ModelSettings], repr=False)
     """The `[models.NAME]` tables of the user's own settings file."""

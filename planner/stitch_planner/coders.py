@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from stitch_planner.agents.forecast import describe_forecast
 from stitch_planner.agents.model_coder import ModelCoder
 from stitch_planner.agents.model_ledger import ModelLedger
 from stitch_planner.agents.model_planner import ModelPlanner
@@ -10,7 +11,7 @@ from stitch_planner.agents.review_panel import ReviewPanel
 from stitch_planner.budget import Budget
 from stitch_planner.context import Coder, Planner
 from stitch_planner.llm.chat import CallLimits
-from stitch_planner.llm.model_settings import ModelLimits, ModelSettings
+from stitch_planner.llm.model_settings import ModelLimits, ModelSettings, settings_of
 from stitch_planner.llm.providers import open_model
 from stitch_planner.runs.run import OUTSIDE, Run, started
 from stitch_planner.stitcher_coder import StitcherCoder
@@ -40,12 +41,7 @@ def coder_of(
     stitcher = StitcherCoder()
     if first.coder in (STITCHER, OUTSIDE):
         return stitcher
-    kind, _, rest = first.coder.partition(":")
-    settings = None
-    if kind == "llm":
-        settings = models.get(first.model) or ModelSettings(model=first.model)
-    elif kind == "acp":
-        settings = models.get(rest)
+    settings = settings_of(first.coder, first.model, models)
 
     def wait(folder: Path) -> CallLimits:
         return CallLimits(folder, budget.stop, budget.end_s)
@@ -58,5 +54,7 @@ def coder_of(
         wait=wait,
         say=workbench.say,
     )
+    if ledger.model.may_bill:
+        workbench.say(describe_forecast(first, settings or ModelSettings(), limits))
     reviewer = ReviewPanel(ledger) if first.review == "model" else None
     return ModelCoder(first=stitcher, ledger=ledger, reviewer=reviewer)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stitch_planner.budget import resume_remedy
-from stitch_planner.llm.model_settings import ROUNDS, ModelLimits, ModelSettings, require_model
+from stitch_planner.llm.model_settings import ROUNDS, ModelLimits, ModelSettings, require_model, settings_of
+from stitch_planner.llm.providers import require_ready
 from stitch_planner.runs.reviews import ReviewMode
 from stitch_planner.runs.run import Run, Workspace, started
 from stitch_planner.runs.run_events import PlannerName, RunStarted, SearchName
@@ -162,8 +163,11 @@ def _begin(request: SolveRequest, workbench: Workbench, on_event: OnEvent) -> Op
         )
     target = resolve_target(request.target or "cpu")
     coder = request.coder or STITCHER
-    # Before anything is recorded: a model that is not named leaves no folder behind.
+    # Before anything is recorded: a model that is not named, or has no key, leaves no folder behind.
     require_model(coder, request.model, request.models)
+    if coder != STITCHER:
+        settings = settings_of(coder, request.model or "", request.models)
+        require_ready(coder, settings, request.limits, workbench.workspace.root)
     _require_planner(request.planner, coder)
     task = load_task(
         request.reference,

@@ -68,7 +68,7 @@ def decide(state: State, *, rounds_left: int, refines: bool = False) -> Decision
         why = _why_best(state, best)
         if misses:
             why = f"{named(best)} is the best so far, and misses the goal of {goal:g} times eager"
-        return _made(choice, f"{why}; {rounds_left} rounds are left")
+        return _made(choice, f"{why}; rounds left: {rounds_left}")
     return _decision(best, "accept", _why_best(state, best))
 
 

@@ -71,9 +71,7 @@ def _claims(evidence: AttemptEvidence, gain: float | None, code: Iterable[str]) 
                 f"{told:g} times the speed is {'' if holds else 'not '}measured"
             )
     if not true and not false:
-        return RubricScore(
-            name="claims", score=None, evidence="it was said nothing of it that can be checked"
-        )
+        return RubricScore(name="claims", score=None, evidence="its author said nothing that can be checked")
     score = 5 if not false else (3 if len(true) > len(false) else 1)
     return RubricScore(name="claims", score=score, evidence="; ".join((*false, *true)))
 

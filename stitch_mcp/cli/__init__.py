@@ -18,7 +18,7 @@ COMMANDS = {
     "plan": "Show how a reference would be fused, with predicted times.",
     "ceilings": "Measure this device's peak bandwidths and arithmetic rates.",
     "doctor": "Show what this machine lacks and how to fix it.",
-    "runs": "List runs, or show one.",
+    "runs": "List, show, compare and remove runs.",
     "suite": "Solve KernelBench levels or a folder as one sweep.",
     "rl": "Train a model that writes programs, with the judge as its reward.",
     "report": "Write the report of a run: one HTML file that needs nothing else.",

@@ -87,10 +87,11 @@ def describe_state(state: "State") -> str:
         parts.insert(0, f"program {number}")
     if state.best is not None:
         parts.append(f"best: {_best(state.best)}")
-    if state.calls:
+    # Recorded answers, and those of a person, cost nothing.
+    if tokens := spent_tokens(state.calls):
         usd = spent_usd(state.calls)
         price = "" if usd is None else f", ${usd:.2f}"
-        parts.append(f"at most {spent_tokens(state.calls):,} tokens{price}")
+        parts.append(f"at most {tokens:,} tokens{price}")
     return " | ".join(parts)
 
 

@@ -55,7 +55,7 @@ def model_options(command: F) -> F:
             "--coder",
             "CODER",
             "Who improves the stitcher's program: llm, acp:AGENT (a coding agent), manual (answer files in"
-            " the run), or replay:FOLDER.",
+            " the run), replay:FOLDER, or plugin:NAME of an installed package.",
         ),
     ):
         command = click.option(name, metavar=metavar, help=text)(command)

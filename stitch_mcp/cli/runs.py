@@ -1,5 +1,7 @@
-"""`stitch-mcp runs list` and `show`."""
+"""`stitch-mcp runs list`, `show`, `diff`, `rm` and `gc`."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -20,7 +22,7 @@ _REASON_CHARACTERS = 160
 
 @click.group("runs")
 def command() -> None:
-    """List runs, or show one."""
+    """List, show, compare and remove runs."""
 
 
 @command.command("list")
@@ -84,9 +86,88 @@ def show(run: str, workspace: str | None, as_json: bool) -> int:
         sections += bench_sections(view.bench)
     notes = [f"run: {view.folder}"]
     notes.append(f"certificate: {view.certificate}" if view.certificate else "certificate: none")
+    notes.extend(_open_questions(view))
     notes.extend(_next_steps(view, resume_command(root, view.run_id)))
     sections.append(ReportSection(notes=tuple(notes)))
     return CommandOutput("runs show", as_json=as_json).finish(view.model_dump(mode="json"), sections)
+
+
+@command.command("diff")
+@click.argument("first", default="last")
+@click.argument("second", required=False)
+@workspace_option
+@json_option
+def diff(first: str, second: str | None, workspace: str | None, as_json: bool) -> int:
+    """Compare two runs, or two programs of one run.
+
+    FIRST and SECOND are a run, which stands for its best program, or RUN:ROUND, as in `last:0`. Without
+    SECOND the first program of the run is compared with the one that FIRST names.
+    """
+    from stitch_mcp.run_comparison import compare_runs
+
+    compared = compare_runs(settings(workspace=workspace).workspace, first, second)
+    rows = tuple((row.what, row.first, row.second) for row in compared.rows)
+    sources = ReportSection(
+        "sources", notes=tuple(compared.diff.split("\n")) if compared.diff else ("equal",)
+    )
+    cut = (f"{compared.left_out} more lines",) if compared.left_out else ()
+    sections = [
+        ReportSection("", ("", compared.first, compared.second), rows),
+        replace(sources, notes=(*sources.notes, *cut)),
+    ]
+    return CommandOutput("runs diff", as_json=as_json).finish(compared.model_dump(mode="json"), sections)
+
+
+@command.command("rm")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@workspace_option
+@json_option
+def remove(runs: tuple[str, ...], workspace: str | None, as_json: bool) -> int:
+    """Delete runs with all that lies in their folders, certificates and reports included.
+
+    RUN is an id, a unique prefix of it, or `last`. A run that a process works on is refused.
+    """
+    from stitch_planner.runs.cleaning import remove_run
+    from stitch_planner.runs.run import Workspace
+
+    place = Workspace(settings(workspace=workspace).workspace)
+    # All names first: a wrong one among them removes nothing, and `last` twice is one run.
+    names = dict.fromkeys(place.run_folder(name).name for name in runs)
+    removed = [remove_run(place, name) for name in names]
+    rows = tuple((row.run_id, _size(row.freed_bytes)) for row in removed)
+    notes = ("programs and evidence lie in the store until: stitch-mcp runs gc",)
+    section = ReportSection("", ("removed", "size"), rows, notes)
+    fields = {"removed": [row.model_dump(mode="json") for row in removed]}
+    return CommandOutput("runs rm", as_json=as_json).finish(fields, [section])
+
+
+@command.command("gc")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option(
+    "--now",
+    is_flag=True,
+    help="Also remove what was stored within the last hour: only where nothing works in this workspace.",
+)
+@workspace_option
+@json_option
+def collect(dry_run: bool, now: bool, workspace: str | None, as_json: bool) -> int:
+    """Remove from the store what no run and no job names: what was left by removed runs and single steps."""
+    from stitch_planner.runs.cleaning import clean_store
+    from stitch_planner.runs.run import Workspace
+    from stitch_tools.storage.garbage import SETTLED_S
+
+    place = Workspace(settings(workspace=workspace).workspace)
+    garbage = clean_store(place, settled_s=0.0 if now else SETTLED_S, dry_run=dry_run)
+    verb = "would remove" if dry_run else "removed"
+    notes = [f"{verb} {garbage.removed} files, {_size(garbage.removed_bytes)}; {garbage.kept} are in use"]
+    if garbage.recent:
+        notes.append(f"{garbage.recent} are younger than an hour and were kept: --now removes them, too")
+    fields = {"dry_run": dry_run, **garbage.model_dump(mode="json")}
+    return CommandOutput("runs gc", as_json=as_json).finish(fields, [ReportSection(notes=tuple(notes))])
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
 
 
 def _attempts_section(view: "RunView") -> ReportSection:
@@ -145,6 +226,19 @@ def _state(row: "RunSummary", running: bool) -> str:
     shortcomings = ["does not count"] if row.counts is False and row.status == "accepted" else []
     notes = [*row.flags, *shortcomings]
     return f"{row.status} ({', '.join(notes)})" if notes else row.status
+
+
+def _open_questions(view: "RunView") -> list[str]:
+    """Where a person has to answer."""
+    from stitch_planner.llm.file_models import ANSWER, PROMPT, ManualModel
+
+    if view.status != "open":
+        return []
+    asked = [call.asked for call in view.calls if call.answered is None]
+    folders = [
+        Path(view.folder, "calls", f"{row.call:03d}") for row in asked if row.model == ManualModel.name
+    ]
+    return [f"waiting for {folder / ANSWER}, the answer to {PROMPT} beside it" for folder in folders]
 
 
 def _next_steps(view: "RunView", command: str) -> list[str]:

@@ -40,7 +40,7 @@ from stitch_mcp.config import Settings
     "--mcp-model-coders",
     is_flag=True,
     default=None,
-    help="Let clients choose the coders llm and acp:AGENT, which spend your money or quota.",
+    help="Let clients choose the coders llm, acp:AGENT and plugin:NAME, which spend your money or quota.",
 )
 @session_options
 @json_option

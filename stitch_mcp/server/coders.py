@@ -54,7 +54,7 @@ def allowed_coder(config: Config, asked: CoderRequest) -> AllowedCoder:
     """
     coder = asked.coder or STITCHER
     kind, _, rest = coder.partition(":")
-    is_paid = kind in ("llm", "acp")
+    is_paid = kind in ("llm", "acp", "plugin")
     if is_paid and not config.mcp_model_coders:
         raise CoderNotAllowedError(
             f"an MCP client may not choose the coder {coder} here: it spends the user's money or quota",

@@ -408,7 +408,7 @@ def solve_sections(result: "SolveResult", again: str = "") -> list[ReportSection
     notes += [f"note: {text}" for text in result.notes]
     if result.model_tokens:
         price = "price unknown" if result.model_usd is None else f"{result.model_usd:.2f} USD"
-        notes.append(f"model: {result.model_tokens:,} tokens, {price}, at most")
+        notes.append(f"model: at most {result.model_tokens:,} tokens, {price}")
     notes.append(f"run: {result.run_folder}")
     if result.certificate:
         path = shlex.quote(result.certificate)

@@ -14,7 +14,7 @@ from stitch_mcp.cli import main
 from stitch_planner.opening import begin_run
 from stitch_planner.runs.recorder import OUTSIDE, record_check
 from stitch_planner.runs.run import Workspace
-from stitch_planner.runs.run_events import RunFinished
+from stitch_planner.runs.run_events import ModelAnswered, ModelAsked, RunFinished
 from stitch_planner.workbench import Workbench
 from stitch_tools.errors import UsageError
 from stitch_tools.models.program import Program
@@ -145,3 +145,17 @@ def test_a_workspace_that_is_not_there_is_not_called_empty(tmp_path: Path) -> No
     done = call(tmp_path, "runs", "list", "--workspace", "absent")
     assert done.stdout.startswith(f"there is no folder {tmp_path / 'absent'};")
     assert call(tmp_path, "runs", "list").stdout.startswith("no runs yet in ")
+
+
+def test_a_run_that_waits_for_a_person_shows_where_to_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = begin_run(Workbench(Workspace(tmp_path), PYTHON), TASK, coder="manual")
+    run.record(ModelAsked(call=0, request="0" * 64, model="manual", most_tokens=0))
+    answer = run.folder / "calls/000/answer.md"
+    assert main(["runs", "show", "--workspace", str(tmp_path)]) == 0
+    assert f"waiting for {answer}" in capsys.readouterr().out
+    run.record(ModelAnswered(call=0, answer="0" * 64, tokens=0))
+    run.close()
+    assert main(["runs", "show", "--workspace", str(tmp_path)]) == 0
+    assert "waiting for" not in capsys.readouterr().out

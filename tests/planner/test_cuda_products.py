@@ -6,17 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from stitch_planner.planning import make_plan
-from stitch_planner.stitcher import stitch
 from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.testing import OnGpu, OnHost, build_for_gpus, lowered
 from stitch_planner.stitcher.lower.kernel_ir import LibraryCall
 from stitch_planner.stitcher.lower.operations import MatmulOp
-from stitch_tools.graph import build_graph
-from stitch_tools.models.task import Contract, Task
-from stitch_tools.worker.capture.graph_capture import capture
+from stitch_tools.models.task import Contract
 from tests.planner.cuda_support import needs_gpu
-from tests.planner.stitch_support import NO_FACTS
 
 LARGE = (256, 512, 512)
 """Rows, depth and columns of the smallest product that may be split, or nearly."""
@@ -69,15 +64,6 @@ def test_the_program_passes_constant_weights_to_be_split_and_says_so() -> None:
     assert text.count("three products of halves with float32's errors") == 3
     assert "/*allow_tf32=*/false}, p_second_weight_, nullptr, false)" in " ".join(text.split())
     assert "/*allow_tf32=*/false}, nullptr, nullptr, false)" in " ".join(text.split())
-
-
-def test_the_notes_of_a_run_name_the_method() -> None:
-    module, inputs = nn.Linear(512, 512).eval(), [torch.randn(256, 512)]
-    contract = Contract(mode="eval")
-    task = Task(name="case", files=(), main="case.py", contract=contract, target="cuda:sm_90")
-    graph = build_graph(capture(module, inputs), contract, None)
-    stitched = stitch(task, NO_FACTS, graph, make_plan(graph, NO_FACTS, task, None), {})
-    assert any("three tensor-core products of halves" in note for note in stitched.notes)
 
 
 def test_a_relu_behind_a_large_product_is_the_products_own() -> None:

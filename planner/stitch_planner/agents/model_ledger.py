@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stitch_planner.llm.chat import CallLimits, ChatAnswer, ChatModel, ChatRequest, ModelBusyError, ModelError
-from stitch_planner.llm.file_models import ANSWER, PROMPT
+from stitch_planner.llm.file_models import ANSWER, PROMPT, ManualModel
 from stitch_planner.llm.model_settings import ModelLimits, ModelSettings
 from stitch_planner.runs.model_calls import ModelCall, spent_tokens, spent_usd
 from stitch_planner.runs.run import Run
@@ -57,6 +57,10 @@ class ModelLedger:
         number = call.asked.call if call else len(self.run.state.calls)
         folder = self.run.folder / CALLS / f"{number:03d}"
         write_atomically(folder / PROMPT, request.text.encode())
+        if isinstance(self.model, ManualModel):
+            # Nobody else would tell a person where the run waits for them.
+            place = folder.absolute()
+            self.say(f"read {place / PROMPT} and write the answer to {place / ANSWER}; the run waits for it")
         answer = self._sent(request, number, folder)
         self._record(number, answer)
         write_atomically(folder / ANSWER, answer.text.encode())
@@ -75,7 +79,7 @@ class ModelLedger:
         stored = self.run.store.put_fact(answer)
         self.run.record(ModelAnswered(call=number, answer=stored, tokens=tokens, usd=usd))
         if self.model.may_bill:
-            self.say(f"answered; so far {self._spent()} at most")
+            self.say(f"answered; so far at most {self._spent()}")
 
     def _spent(self) -> str:
         usd = spent_usd(self.run.state.calls)

@@ -15,7 +15,7 @@ from stitch_planner.llm.chat import ChatRequest, ModelBusyError, ModelError
 from stitch_planner.runs.reviews import Opinion, OpinionName, ReviewSubject
 from stitch_tools.errors import BudgetError
 
-_VOTES, _LEAST_VOTES = 3, 2
+VOTES, _LEAST_VOTES = 3, 2
 _MOST_OUTPUT_TOKENS = 8_000
 _MOST_CODE_CHARS, _MOST_REASON_CHARS = 40_000, 300
 _MOST_QUOTE_CHARS = 200
@@ -43,7 +43,7 @@ class ReviewPanel:
         votes: list[_Vote] = []
         unusable = 0
         problem = ""
-        for number in range(_VOTES):
+        for number in range(VOTES):
             try:
                 answer = self.ledger.ask(_request(subject, shown, number))
             # The program was judged: no fault of the model, and no budget, stops the run here.

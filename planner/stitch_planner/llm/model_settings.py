@@ -59,6 +59,14 @@ class ModelLimits:
     usd: float | None = None
 
 
+def settings_of(coder: str, model: str, models: Mapping[str, ModelSettings]) -> ModelSettings | None:
+    """The table of a coder's model or agent; of a model without one, its name alone. Else None."""
+    kind, _, rest = coder.partition(":")
+    if kind == "llm":
+        return models.get(model) or ModelSettings(model=model)
+    return models.get(rest) if kind in ("acp", "plugin") else None
+
+
 def require_model(coder: str, model: str | None, models: Mapping[str, ModelSettings]) -> None:
     """Refuse a coder that there is not, or whose model is not named.
 
@@ -66,7 +74,7 @@ def require_model(coder: str, model: str | None, models: Mapping[str, ModelSetti
         UsageError: as said.
     """
     kind, _, rest = coder.partition(":")
-    if coder in (STITCHER, "manual") or (kind == "replay" and rest):
+    if coder in (STITCHER, "manual") or (kind in ("replay", "plugin") and rest):
         return
     if kind == "acp" and rest:
         _require_agent(rest, models)
@@ -74,7 +82,7 @@ def require_model(coder: str, model: str | None, models: Mapping[str, ModelSetti
     if coder != "llm":
         raise UsageError(
             f"there is no coder {coder!r}",
-            hint="it is stitcher, llm, acp:AGENT, manual, or replay:FOLDER of answers",
+            hint="it is stitcher, llm, acp:AGENT, plugin:NAME, manual, or replay:FOLDER of answers",
         )
     if not model:
         raise UsageError(

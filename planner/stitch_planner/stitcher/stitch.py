@@ -10,9 +10,9 @@ from stitch_planner.stitcher.graph.partition import partition
 from stitch_planner.stitcher.graph.simplify import unembedded, with_attributes
 from stitch_planner.stitcher.kernel_program import lower_steps
 from stitch_planner.stitcher.lower.graph_index import GraphIndex
-from stitch_planner.stitcher.lower.kernel_ir import SCALAR_BYTES, KernelProgram, LibraryCall
+from stitch_planner.stitcher.lower.kernel_ir import SCALAR_BYTES
 from stitch_planner.stitcher.lower.lowering import UnloweredError
-from stitch_planner.stitcher.lower.operations import MatmulOp
+from stitch_planner.stitcher.precision_notes import precision_notes
 from stitch_planner.stitcher.targets import simple_graph, templates_for, updates_buffers, write_files
 from stitch_tools.errors import StitchError
 from stitch_tools.models.graph import Graph
@@ -80,10 +80,11 @@ def stitch(
         needs_python = needs_python or any(step.template is None for step in steps)
         try:
             if needs_python:
-                files = emit_partial(
+                files, segments = emit_partial(
                     task, facts, simple, steps, templates, sources or {}, summary, left, attributes
                 )
-                return Stitched(files, PARTIAL_MAIN, "kernelbench", (*plan.notes, *_left(left)))
+                notes = (*plan.notes, *_left(left), *precision_notes(segments))
+                return Stitched(files, PARTIAL_MAIN, "kernelbench", notes)
             program = lower_steps(task.name, task.target, simple, steps)
         except UnloweredError as error:
             unforeseen = {name: str(error) for name in error.nodes if name not in left}
@@ -94,7 +95,7 @@ def stitch(
             needs_python = True
         else:
             files, main = write_files(program, task.name, summary)
-            return Stitched(files, main, "native", (*plan.notes, *_split(program)))
+            return Stitched(files, main, "native", (*plan.notes, *precision_notes([program])))
 
 
 def refuse_opaque(graph: Graph) -> None:
@@ -116,18 +117,6 @@ def refuse_opaque(graph: Graph) -> None:
 def _takes_other_types(graph: Graph) -> bool:
     """Whether an input has a type that a native program has no word for."""
     return any(item.kind == "user" and item.spec.dtype not in SCALAR_BYTES for item in graph.inputs)
-
-
-def _split(program: KernelProgram) -> tuple[str, ...]:
-    """A note on products that tensor cores may compute under a contract of float32."""
-    calls = [kernel for kernel in program.kernels if isinstance(kernel, LibraryCall)]
-    count = sum(isinstance(call.operation, MatmulOp) and call.operation.may_split for call in calls)
-    if not count:
-        return ()
-    return (
-        f"large float32 products ({count}) take cuBLASLt's float32 or three tensor-core products of halves "
-        "with errors of float32: the faster one, measured at initialisation",
-    )
 
 
 def _left(left: Mapping[str, str]) -> tuple[str, ...]:

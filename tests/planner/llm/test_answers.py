@@ -1,5 +1,7 @@
 """What of a model's answer becomes a program."""
 
+import random
+
 import pytest
 
 from stitch_planner.agents.answers import UnusableAnswerError, read_answer
@@ -145,3 +147,23 @@ def test_an_empty_line_that_is_kept_may_lack_its_space() -> None:
 def test_a_diff_that_does_not_fit_says_why(diff: str, said: str) -> None:
     with pytest.raises(UnusableAnswerError, match=said):
         edited(diff)
+
+
+def test_two_hundred_thousand_tokens_of_noise_are_no_program() -> None:
+    words = [
+        "```",
+        "~~~",
+        "cpp",
+        "program.cpp",
+        "\n",
+        "@@ -1 +1 @@",
+        "-old",
+        "--- a/program.cpp",
+        "{",
+        " ",
+        "#",
+        "`",
+    ]
+    noise = "".join(random.Random(1).choices(words, k=200_000))
+    with pytest.raises(UnusableAnswerError):
+        read_answer(noise, PARENT, "program.cpp")

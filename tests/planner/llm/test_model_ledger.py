@@ -139,7 +139,7 @@ def test_a_question_beyond_the_budget_is_not_sent(
     assert not run.state.calls
 
 
-def test_a_person_answers_by_a_file(run: Run) -> None:
+def test_a_person_answers_by_a_file(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run.folder / "calls" / "000"
     stop = threading.Event()
 
@@ -156,6 +156,9 @@ def test_a_person_answers_by_a_file(run: Run) -> None:
     thread.start()
     got = ledger(run, ManualModel(), ModelLimits(tokens=1)).ask(REQUEST)
     thread.join()
+    told = capsys.readouterr().out
+    assert str(folder / "prompt.md") in told
+    assert f"write the answer to {folder / 'answer.md'}" in told
     assert got.text == "first second"
     assert got.answered_by == "person"
     assert spent_tokens(run.state.calls) == 0

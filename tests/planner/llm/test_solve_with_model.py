@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,43 @@ def test_a_coder_without_a_model_leaves_no_run_behind(tmp_path: Path) -> None:
     for coder, said in (("llm", "needs a model"), ("wizard", "no coder 'wizard'")):
         with pytest.raises(UsageError, match=said):
             solve(SolveRequest(workspace=tmp_path, reference=str(tmp_path / "model.py"), coder=coder))
+    assert not Workspace(tmp_path).run_ids()
+
+
+@pytest.mark.parametrize(
+    ("coder", "table", "limits", "error", "said"),
+    [
+        (
+            "llm",
+            ModelSettings(model="m", key_env="NO_SUCH_KEY"),
+            ModelLimits(),
+            ModelError,
+            "NO_SUCH_KEY is not",
+        ),
+        ("llm", ModelSettings(model="m"), ModelLimits(usd=1.0), UsageError, "the price of m is not known"),
+        ("replay:nothing", None, ModelLimits(), ModelError, "no recorded answers"),
+    ],
+)
+def test_a_coder_that_cannot_be_asked_is_refused_before_anything_is_done(
+    tmp_path: Path,
+    coder: str,
+    table: ModelSettings | None,
+    limits: ModelLimits,
+    error: type[Exception],
+    said: str,
+) -> None:
+    (tmp_path / "model.py").write_text(REFERENCE)
+    models = {} if table is None else {"mine": replace(table, base_url="http://127.0.0.1:9/v1")}
+    request = SolveRequest(
+        workspace=tmp_path,
+        reference=str(tmp_path / "model.py"),
+        coder=coder,
+        model="mine",
+        models=models,
+        limits=limits,
+    )
+    with pytest.raises(error, match=said):
+        solve(request)
     assert not Workspace(tmp_path).run_ids()
 
 

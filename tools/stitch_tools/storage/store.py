@@ -125,7 +125,11 @@ class Store:
         """
         sha256 = sha256_hex(data)
         path = self.path(sha256)
-        if not _holds(path, data):
+        if _holds(path, data):
+            # Its age tells `collect_garbage` that somebody is about to name it.
+            with contextlib.suppress(OSError):
+                os.utime(path, follow_symlinks=False)
+        else:
             write_atomically(path, data)
         return sha256
 

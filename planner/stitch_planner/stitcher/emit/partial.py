@@ -14,6 +14,7 @@ from stitch_planner.stitcher.graph.segments import Part, cut, subgraph
 from stitch_planner.stitcher.graph.simplify import buffer_updates, live_outputs
 from stitch_planner.stitcher.kernel_program import constant_data, lower_steps
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, value_key
+from stitch_planner.stitcher.lower.kernel_ir import KernelProgram
 from stitch_planner.stitcher.lower.lowering import UnloweredError
 from stitch_planner.stitcher.lower.templates import Template
 from stitch_tools.compile.segments import BUILT, segment_flags
@@ -41,11 +42,11 @@ def emit_partial(
     summary: list[str],
     left: Mapping[str, str] = NONE,
     attributes: tuple[str, ...] = (),
-) -> dict[str, bytes]:
-    """Files of the program, `model_new.py` among them. `left` is what no template is to take, and why.
+) -> tuple[dict[str, bytes], list[KernelProgram]]:
+    """Files of the program, `model_new.py` among them, and its native segments.
 
-    `templates` are those that `steps` were chosen from. `attributes` are inputs of kind buffer that are plain
-    tensors of the reference's modules.
+    `left` is what no template is to take, and why. `templates` are those that `steps` were chosen from.
+    `attributes` are inputs of kind buffer that are plain tensors of the reference's modules.
 
     Raises:
         UnloweredError: the reference cannot be constructed where the program runs, or a segment cannot be
@@ -62,7 +63,8 @@ def emit_partial(
         raise UnloweredError(
             "a program in Python constructs the reference from its own files, and cannot read its search_path"
         )
-    return _Partial(task, graph, steps, templates, left, made).files(facts, sources, summary, attributes)
+    partial = _Partial(task, graph, steps, templates, left, made)
+    return partial.files(facts, sources, summary, attributes), partial.programs
 
 
 class _Partial:
@@ -86,6 +88,7 @@ class _Partial:
         self.index = GraphIndex(graph)
         self.steps = steps
         self.segments: list[str] = []
+        self.programs: list[KernelProgram] = []
         self.contents: dict[str, bytes] = {}
         self.dense: set[ValueKey] = set()
         """Values that segments made."""
@@ -210,6 +213,7 @@ class _Partial:
         outputs = "".join(f"{_variable(key)}, " for key in given)
         place = len(self.segments)
         self.segments.append(name)
+        self.programs.append(program)
         return [f"{outputs.rstrip()} = SEGMENTS[{place}]([{weights}], [{inputs}])"]
 
 

@@ -18,7 +18,7 @@ def attention(op: AttentionOp) -> CallText:
     kinds += f"stitch::cuda::AttentionMask::{enumerator(op.mask_kind)}"
     chosen = "plain float32"
     name = f"PlainAttention<{kinds}>"
-    if op.k.shape[2] > MOST_PLAIN_KEYS:
+    if _on_tensor_cores(op):
         width = next(width for width in WIDTHS if width >= max(op.q.shape[3], op.v.shape[3]))
         vector = 4 if all(map(_in_fours, (op.q, op.k, op.v, op.out))) else 1
         name = f"Attention<{width}, {kinds}, {flag(not op.allow_tf32)}, {vector}>"
@@ -30,6 +30,15 @@ def attention(op: AttentionOp) -> CallText:
         ("call", op.q, op.k, op.v, op.mask, op.out),
         chosen=chosen,
     )
+
+
+def is_split(op: AttentionOp) -> bool:
+    """Whether float32 is computed as three TF32 products."""
+    return _on_tensor_cores(op) and not op.allow_tf32
+
+
+def _on_tensor_cores(op: AttentionOp) -> bool:
+    return op.k.shape[2] > MOST_PLAIN_KEYS
 
 
 def _options(op: AttentionOp) -> str:
