@@ -13,7 +13,7 @@ RL_COMMANDS = {
     "export": "Write samples for TRL or verl, or for supervised fine-tuning.",
     "sizing": "Compute memory, rollouts and GPU-hours of a training run.",
     "reward": "Compute the reward of a submission, show presets, look for hacks, export tasks.",
-    "serve": "Serve rewards over HTTP: POST /verify.",
+    "serve": "Start workers that judge, and serve rewards over HTTP: POST /verify.",
 }
 """Name and one-line help. `stitch_mcp.cli.rl_NAME` holds the click command `command`."""
 
