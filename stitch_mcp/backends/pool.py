@@ -137,7 +137,7 @@ class _Record:
         return "busy" if self.is_busy else "idle"
 
 
-class Pool(Generic[OrderT, AnswerT]):
+class WorkerPool(Generic[OrderT, AnswerT]):
     """Workers side by side. A context manager; every method may be called from any thread."""
 
     def __init__(
@@ -253,6 +253,8 @@ class Pool(Generic[OrderT, AnswerT]):
     def close(self) -> None:
         """End all workers, whatever they do; what waits is cancelled, what is at work is lost."""
         with self._changed:
+            if self._is_closed:
+                return
             self._is_closed = True
             self._changed.notify_all()
         self.cancel_waiting()

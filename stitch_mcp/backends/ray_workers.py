@@ -4,6 +4,7 @@ Needs the extra `ray`. Ray is asked for nothing else: which order goes where, wh
 given up is decided by the pool.
 """
 
+import contextlib
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from stitch_tools.models.base import Fact
 
 OrderT = TypeVar("OrderT", bound=Fact)
 AnswerT = TypeVar("AnswerT")
-_LOOK_S, _SILENCE_S = 2.0, 60.0
+_LOOK_S, _SILENCE_S, _STOP_S = 2.0, 60.0, 30.0
 """So often a supervisor is asked what it does; after so long a silence it is given up."""
 
 
@@ -118,7 +119,9 @@ class RayWorker(Generic[OrderT, AnswerT]):
             raise WorkerLostError("the worker's answer is none") from error
 
     def close(self) -> None:
-        """End the actor."""
+        """End the actor: first by asking, so that it ends what it started."""
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.get(self._actor.stop.remote(), timeout=_STOP_S)
         self._ray.kill(self._actor)
 
     def _told(self, reference: Any, note: Note) -> str:

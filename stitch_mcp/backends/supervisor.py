@@ -48,7 +48,7 @@ class WorkerSupervisor:
         except WorkerLostError as error:
             return "lost", str(error)
         except WorkerFailureError as error:
-            return "failure", json.dumps([error.code, error.message, error.hint])
+            return "failure", failure_text(error)
         finally:
             self._doing = ""
 
@@ -60,8 +60,17 @@ class WorkerSupervisor:
         """What the worker does now, in words."""
         return self._doing
 
+    def stop(self) -> None:
+        """End the worker."""
+        self._worker.close()
+
     def _note(self, doing: str) -> None:
         self._doing = doing
+
+
+def failure_text(error: WorkerFailureError) -> str:
+    """A failure, as `RayWorker` reads it."""
+    return json.dumps([error.code, error.message, error.hint])
 
 
 def _raw(answer: bytes) -> RawAnswer:

@@ -8,25 +8,6 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def backend_options(command: F) -> F:
-    """Where workers run."""
-    for option in (
-        click.option(
-            "--address",
-            metavar="ADDRESS",
-            help="Of a Ray cluster (default with --backend ray: one of this machine).",
-        ),
-        click.option(
-            "--backend",
-            type=click.Choice(["local", "ray"]),
-            help="Workers are processes of this machine, or supervisors on a Ray cluster (default: ray with "
-            "--address, else local).",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
 def judging_options(command: F) -> F:
     """How thoroughly submissions are judged for their reward."""
     for option in (

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from stitch_mcp.cli.options import accept_option, json_option, session_options
-from stitch_mcp.cli.rl_options import backend_options, judging_options
+from stitch_mcp.cli.options import accept_option, backend_options, json_option, session_options
+from stitch_mcp.cli.rl_options import judging_options
 from stitch_mcp.config import Config, Settings
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def _pool(
     address: str | None,
 ) -> "JudgePool":
     from stitch_mcp.backends.pool_status import StatusFile
+    from stitch_mcp.cli.options import is_on_ray
     from stitch_mcp.rl.reward.judge_workers import judge_head, local_judges, ray_judges
     from stitch_mcp.suite.gpus import gpu_pins
     from stitch_tools.machine.devices import find_gpus
@@ -124,7 +125,7 @@ def _pool(
     head = judge_head(config.workspace, given, options)
     limit_s = options.submission_limit_s + _GRACE_S
     status_file = StatusFile(config.workspace, "rl serve")
-    if backend == "ray" or (address and backend is None):
+    if is_on_ray(backend, address):
         return ray_judges(head, address=address, workers=slots, limit_s=limit_s, status_file=status_file)
     pins = gpu_pins(devices, find_gpus()) if devices else ()
     return local_judges(head, workers=slots, limit_s=limit_s, devices=pins, status_file=status_file)

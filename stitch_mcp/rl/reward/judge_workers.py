@@ -5,7 +5,7 @@ from pathlib import Path
 from sys import executable
 from typing import Any
 
-from stitch_mcp.backends.pool import Pool
+from stitch_mcp.backends.pool import WorkerPool
 from stitch_mcp.backends.pool_status import StatusFile
 from stitch_mcp.backends.ray_workers import RayCluster, RayWorker
 from stitch_mcp.backends.supervisor import WorkerSupervisor
@@ -37,7 +37,7 @@ class JudgeOrder(Fact):
     """A task's files lie in the store of the judge's workspace."""
 
 
-JudgePool = Pool[JudgeOrder, JudgedSubmission]
+JudgePool = WorkerPool[JudgeOrder, JudgedSubmission]
 
 
 def judge_head(workspace: Path, settings: Mapping[str, object], options: JudgeOptions) -> JudgeHead:
@@ -64,7 +64,7 @@ def local_judges(
         limit_s: seconds after which a judgement is cancelled. The judge's own limits are shorter: this one
             ends a judge that hangs.
         devices: values of CUDA_VISIBLE_DEVICES that the workers take in turn; () leaves it as it is.
-        status_file: see `Pool`.
+        status_file: see `WorkerPool`.
         command: what is started.
     """
     target = str(head.config.get("target", "cpu"))
@@ -77,7 +77,7 @@ def local_judges(
             command, line, JudgedSubmission.from_json_bytes, name=name, limit_s=limit_s, device=device
         )
 
-    return Pool([worker(index) for index in range(max(1, workers))], status_file=status_file)
+    return WorkerPool([worker(index) for index in range(max(1, workers))], status_file=status_file)
 
 
 def ray_judges(
@@ -96,7 +96,7 @@ def ray_judges(
         address: of a running cluster; None: one of this machine.
         workers: supervisors, or as many as there is room for.
         limit_s: as of `local_judges`.
-        status_file: see `Pool`.
+        status_file: see `WorkerPool`.
         command: what a supervisor starts.
 
     Raises:
@@ -127,4 +127,4 @@ def ray_judges(
         )
         for index, actor in enumerate(actors)
     ]
-    return Pool(judges, status_file=status_file, at_end=cluster.close)
+    return WorkerPool(judges, status_file=status_file, at_end=cluster.close)

@@ -9,11 +9,11 @@ import pytest
 from stitch_mcp.backends.pool import (
     Attempted,
     Note,
-    Pool,
     PoolBusyError,
     WorkerFailureError,
     WorkerHungError,
     WorkerLostError,
+    WorkerPool,
 )
 from stitch_mcp.backends.pool_status import LivePool, StatusFile, live_pools, status_folder
 from stitch_tools.errors import EnvironmentMissingError
@@ -53,7 +53,7 @@ def fail(error: Exception) -> Callable[[str], str]:
     return do
 
 
-def results(pool: Pool[str, str], *orders: str) -> list[Attempted[str]]:
+def results(pool: WorkerPool[str, str], *orders: str) -> list[Attempted[str]]:
     futures = [pool.submit(order) for order in orders]
     return [future.result(WAIT_S) for future in futures]
 
@@ -65,14 +65,14 @@ def test_orders_are_done_side_by_side() -> None:
         together.wait()
         return order
 
-    with Pool([FakeWorker("a", meet), FakeWorker("b", meet)]) as pool:
+    with WorkerPool([FakeWorker("a", meet), FakeWorker("b", meet)]) as pool:
         done = results(pool, "1", "2", "3", "4")
     assert [(row.outcome, row.answer) for row in done] == [("done", number) for number in "1234"]
 
 
 def test_an_order_that_one_worker_loses_goes_to_another_one() -> None:
     wedged, fine = FakeWorker("wedged", fail(WorkerLostError("no device"))), FakeWorker("fine", echo)
-    with Pool([wedged, fine]) as pool:
+    with WorkerPool([wedged, fine]) as pool:
         # Whoever takes them first: each is done in the end.
         done = results(pool, *"123456789")
         status = pool.status()
@@ -82,7 +82,7 @@ def test_an_order_that_one_worker_loses_goes_to_another_one() -> None:
 
 
 def test_a_worker_that_loses_three_orders_in_a_row_gets_no_more_and_the_rest_is_told() -> None:
-    with Pool([FakeWorker("wedged", fail(WorkerLostError("no device")))]) as pool:
+    with WorkerPool([FakeWorker("wedged", fail(WorkerLostError("no device")))]) as pool:
         futures = [pool.submit(order) for order in "1234"]
         assert futures[0].result(WAIT_S).outcome == "lost"
         with pytest.raises(EnvironmentMissingError, match="lost 3 orders"):
@@ -94,7 +94,7 @@ def test_a_worker_that_loses_three_orders_in_a_row_gets_no_more_and_the_rest_is_
 
 def test_an_order_that_hangs_twice_is_cancelled_and_says_nothing_against_its_worker() -> None:
     worker = FakeWorker("a", fail(WorkerHungError("no answer within 1 s")))
-    with Pool([worker]) as pool:
+    with WorkerPool([worker]) as pool:
         done = results(pool, *"12345")
         assert pool.status().workers[0].state == "idle"
     assert {(row.outcome, row.tries, row.message) for row in done} == {
@@ -104,7 +104,7 @@ def test_an_order_that_hangs_twice_is_cancelled_and_says_nothing_against_its_wor
 
 @pytest.mark.parametrize(("code", "tries"), [("task", 1), ("usage", 1), ("locked", 3)])
 def test_a_fault_of_the_order_is_not_tried_again_and_one_of_the_machine_is(code: str, tries: int) -> None:
-    with Pool([FakeWorker("a", fail(WorkerFailureError(code, "it cannot", "do this")))]) as pool:
+    with WorkerPool([FakeWorker("a", fail(WorkerFailureError(code, "it cannot", "do this")))]) as pool:
         (row,) = results(pool, "1")
     assert (row.outcome, row.tries, row.message) == ("lost", tries, f"{code}: it cannot")
     assert row.failure is not None
@@ -112,7 +112,7 @@ def test_a_fault_of_the_order_is_not_tried_again_and_one_of_the_machine_is(code:
 
 
 def test_a_fault_of_our_own_code_is_raised_where_the_result_is_asked_for() -> None:
-    with Pool([FakeWorker("a", fail(KeyError("x")))]) as pool, pytest.raises(KeyError):
+    with WorkerPool([FakeWorker("a", fail(KeyError("x")))]) as pool, pytest.raises(KeyError):
         results(pool, "1")
 
 
@@ -124,7 +124,7 @@ def test_what_may_not_wait_is_refused_while_all_are_at_work() -> None:
         assert may_go_on.wait(WAIT_S)
         return order
 
-    with Pool([FakeWorker("a", wait)]) as pool:
+    with WorkerPool([FakeWorker("a", wait)]) as pool:
         first = pool.submit("1", may_wait=False)
         with pytest.raises(PoolBusyError, match="all judges are at work"):
             pool.submit("2", may_wait=False)
@@ -147,7 +147,7 @@ def test_a_pool_that_is_closed_cancels_what_waits_and_takes_no_more() -> None:
     worker = FakeWorker("a", wait)
     worker.close = ended.set
     at_end: list[str] = []
-    pool = Pool([worker], at_end=lambda: at_end.append("end"))
+    pool = WorkerPool([worker], at_end=lambda: at_end.append("end"))
     first, second = pool.submit("1"), pool.submit("2")
     assert begun.wait(WAIT_S)
     pool.close()
@@ -159,7 +159,7 @@ def test_a_pool_that_is_closed_cancels_what_waits_and_takes_no_more() -> None:
 def test_a_worker_that_cannot_start_is_named() -> None:
     bad = FakeWorker("gpu 1", fail(WorkerFailureError("environment", "no torch")))
     told = pytest.raises(EnvironmentMissingError, match="gpu 1: no torch")
-    with Pool([FakeWorker("gpu 0", echo), bad]) as pool, told:
+    with WorkerPool([FakeWorker("gpu 0", echo), bad]) as pool, told:
         pool.warm_up()
 
 
@@ -170,7 +170,7 @@ def test_others_read_what_the_workers_do_until_the_pool_ends(tmp_path: Path) -> 
         looked.extend(live_pools(tmp_path))
         return order
 
-    with Pool([FakeWorker("cpu", look)], status_file=StatusFile(tmp_path, "rl serve")) as pool:
+    with WorkerPool([FakeWorker("cpu", look)], status_file=StatusFile(tmp_path, "rl serve")) as pool:
         results(pool, "1")
         pool.warm_up()
         (after,) = live_pools(tmp_path)
@@ -182,7 +182,7 @@ def test_others_read_what_the_workers_do_until_the_pool_ends(tmp_path: Path) -> 
 
 
 def test_the_file_of_a_process_that_was_killed_is_removed(tmp_path: Path) -> None:
-    with Pool([FakeWorker("cpu", echo)], status_file=StatusFile(tmp_path, "rl train")) as pool:
+    with WorkerPool([FakeWorker("cpu", echo)], status_file=StatusFile(tmp_path, "rl train")) as pool:
         pool.warm_up()
         (live,) = live_pools(tmp_path)
     path = status_folder(tmp_path) / "1-2.json"

@@ -140,10 +140,10 @@ def test_the_key_depends_on_content_and_settings_not_on_places(tmp_path: Path) -
     for path in (here, copy):
         path.write_bytes(REFERENCE.read_bytes())
 
-    def key(name: str, reference: Path = here, **changed: str) -> str:
+    def key(name: str, reference: Path = here, *, workspace: str = "/one", target: str = "cpu") -> str:
         asked = job(name).model_copy(update={"reference": str(reference)})
         task = load_task(str(reference), workspace=tmp_path, store=Store(tmp_path / "store"))
-        return asked.key(task, JudgeSettings(workspace=changed.pop("workspace", "/one"), **changed))
+        return asked.key(task, JudgeSettings(workspace=workspace, target=target))
 
     first = key("a")
     assert key("a", copy, workspace="/two") == first
