@@ -2,8 +2,7 @@
 
 The filters in their order: no near duplicate of a benchmark's file, nor of a kept task; it runs within the
 time window; its outputs are finite; it draws no numbers, and two calls agree bitwise; the output reacts to
-inputs, and to weights
-where there are some.
+inputs, and to weights where there are some.
 """
 
 import time
@@ -177,7 +176,8 @@ class TaskFilter:
         begun_s = time.monotonic()
         found = self._observed(path)
         observed_s = time.monotonic() - begun_s
-        if not isinstance(found, str) and observed_s > self._longest_s:
+        # One that was ended for it, too.
+        if observed_s > self._longest_s and (found == "does_not_run" or not isinstance(found, str)):
             found = "too_slow"
         if not isinstance(found, str):
             shaped = _with_shapes(own, candidate.shapes or found)
@@ -192,7 +192,8 @@ class TaskFilter:
         """Shapes of the task's inputs, or why it cannot be trained on."""
         try:
             task = find_task(self._config, self._workbench.workspace, path)
-            with self._workbench.observed(self._session, task) as (server, facts):
+            with self._workbench.observed(self._session, task, call_limit_s=self._longest_s) as seen:
+                server, facts = seen
                 # A program would have to draw as the reference does.
                 is_fixed = facts.deterministic and not facts.uses_rng
                 doubt = _doubt(facts.warnings, is_fixed, facts.depends_on_inputs)

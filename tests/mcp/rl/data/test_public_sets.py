@@ -35,6 +35,7 @@ SCALED_SOFTMAX = (
     .replace("super().__init__()", "super(ScaledSoftmax, self).__init__()")
 )
 MODEL = GELU_NORM.replace("[32]", "[[32], {}]")
+ENDLESS = MODEL.replace("return self.norm(torch.nn.functional.gelu(x))", "x.sum()\n        while True: pass")
 DRAWS = MODEL.replace("gelu(x)", "relu(torch.rand_like(x) + x)")
 KERNELBENCH = {"code": GELU_NORM, "level": 2, "name": "7_Gelu_LayerNorm.py", "problem_id": 7}
 CUDA_AGENT = {"ops": '["gelu", "LayerNorm", "add"]', "data_source": "torch#3", "code": GELU_NORM}
@@ -117,6 +118,7 @@ def test_imported_tasks_pass_the_filters_and_those_near_a_benchmark_are_named(tm
         KERNELBOOK,
         {**KERNELBOOK, "entry_point": "Model", "python_code": MODEL},
         {**KERNELBOOK, "entry_point": "Model", "python_code": DRAWS},
+        {**KERNELBOOK, "entry_point": "Model", "python_code": ENDLESS},
         {**KERNELBOOK, "python_code": "print 'no Python 3'"},
         KERNELBOOK,
     )
@@ -130,8 +132,9 @@ def test_imported_tasks_pass_the_filters_and_those_near_a_benchmark_are_named(tm
         "not_deterministic": 1,
         "does_not_run": 1,
         "near_duplicate": 1,
+        "too_slow": 1,
     }
-    assert (report["sampled"], report["accepted"]) == (5, 1)
+    assert (report["sampled"], report["accepted"]) == (6, 1)
     code, collected = call(tmp_path, "rl", "collect", "--tasks", "made/tasks.jsonl", "--out", "samples.jsonl")
     assert (code, collected["samples"]) == (0, 1)
     (line,) = (tmp_path / "samples.jsonl").read_text(encoding="utf-8").splitlines()
