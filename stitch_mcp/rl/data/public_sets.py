@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from stitch_mcp.rl.data.near_duplicates import fingerprint
 from stitch_mcp.rl.data.sampling import family_of, level_of
-from stitch_mcp.rl.data.task_filter import Candidate
+from stitch_mcp.rl.data.task_filter import TaskCandidate
 from stitch_tools.errors import EnvironmentMissingError, UsageError
 
 SetFormat = Literal["kernelbench", "kernelbook", "cuda-agent-ops"]
@@ -51,7 +51,7 @@ class _Row(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
-    def candidate(self, number: int) -> Candidate:
+    def candidate(self, number: int) -> TaskCandidate:
         """The task of the row with this number."""
         raise NotImplementedError
 
@@ -64,7 +64,7 @@ class KernelBenchRow(_Row):
     name: str
     problem_id: int
 
-    def candidate(self, number: int) -> Candidate:
+    def candidate(self, number: int) -> TaskCandidate:
         """The task of the row."""
         name = f"kernelbench-{self.level}-{self.problem_id}"
         origin = f"KernelBench level {self.level}, {self.name}"
@@ -86,7 +86,7 @@ class KernelBookRow(_Row):
             raise ValueError("it is no name of a class")
         return value
 
-    def candidate(self, number: int) -> Candidate:
+    def candidate(self, number: int) -> TaskCandidate:
         """The task of the row: its class stands for `Model`."""
         suffix = _MADE_ITSELF if self.entry_point == _MODEL else _MADE_BY_NAME.format(entry=self.entry_point)
         name = f"kernelbook-{number}-{self.entry_point}"[:80]
@@ -103,7 +103,7 @@ class CudaAgentRow(_Row):
     data_source: str
     code: str
 
-    def candidate(self, number: int) -> Candidate:
+    def candidate(self, number: int) -> TaskCandidate:
         """The task of the row; its level is by the number of its operations."""
         origin = f"CUDA-Agent-Ops-6K row {number}, {self.data_source}"
         return _candidate(f"cuda-agent-{number}", self.code, origin, level=level_of(len(self._names())))
@@ -125,7 +125,7 @@ ROWS: Mapping[SetFormat, type[_Row]] = {
 }
 
 
-def read_set(path: Path, how: SetFormat) -> Iterator[Candidate]:
+def read_set(path: Path, how: SetFormat) -> Iterator[TaskCandidate]:
     """The tasks of a local copy, in its order.
 
     Args:
@@ -147,12 +147,12 @@ def read_set(path: Path, how: SetFormat) -> Iterator[Candidate]:
             raise UsageError(message, hint=f"its format is not {how}, or the copy is damaged") from error
 
 
-def _candidate(name: str, source: str, origin: str, level: int | None = None) -> Candidate:
+def _candidate(name: str, source: str, origin: str, level: int | None = None) -> TaskCandidate:
     try:
         calls = fingerprint(source, name).calls
     except UsageError:
         calls = ()  # No Python: counted among those that do not run.
-    return Candidate(
+    return TaskCandidate(
         name=name,
         source=source,
         operations=calls,

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 from stitch_mcp.rl.data.sampling import sample_task
-from stitch_mcp.rl.data.task_filter import Candidate, FilterReport, TaskFilter
+from stitch_mcp.rl.data.task_filter import FilterReport, TaskCandidate, TaskFilter
 
 
 def synthesize(
@@ -22,7 +22,7 @@ def synthesize(
     rng = random.Random(seed)
     while len(kept.accepted) < count and kept.sampled < most_tries:
         sampled = sample_task(rng)
-        candidate = Candidate(
+        candidate = TaskCandidate(
             name=sampled.name,
             source=sampled.source,
             operations=sampled.operations,

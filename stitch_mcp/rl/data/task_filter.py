@@ -40,7 +40,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TaskCandidate:
     """A task before it was looked at."""
 
     name: str
@@ -133,7 +133,7 @@ class TaskFilter:
         """Candidates that were looked at."""
         return len(self.accepted) + sum(self._rejected.values())
 
-    def take(self, candidate: Candidate) -> bool:
+    def take(self, candidate: TaskCandidate) -> bool:
         """Whether the candidate passed every filter; it is then among `accepted`."""
         found = self._looked_at(candidate)
         if isinstance(found, MadeTask):
@@ -160,7 +160,7 @@ class TaskFilter:
             wall_s=time.monotonic() - self._begun_s,
         )
 
-    def _looked_at(self, candidate: Candidate) -> MadeTask | Rejection:
+    def _looked_at(self, candidate: TaskCandidate) -> MadeTask | Rejection:
         try:
             own = fingerprint(candidate.source, candidate.name)
         except UsageError:
@@ -203,7 +203,7 @@ class TaskFilter:
             return "does_not_run"
 
 
-def _made(candidate: Candidate, observed_s: float) -> MadeTask:
+def _made(candidate: TaskCandidate, observed_s: float) -> MadeTask:
     return MadeTask(
         name=candidate.name,
         operations=candidate.operations,
