@@ -105,11 +105,13 @@ def credited_speedup(bench: Bench | None) -> float | None:
     found = interval_speedup(bench)
     if found is not None or bench is None:
         return found
-    medians = [_median_us(bench, name) for name in (_EAGER, _PROGRAM)]
-    if None in medians or bench.ratio(_EAGER) is not None:
+    if bench.ratio(_EAGER) is not None:
         return None  # An interval that is none is no noise.
-    eager_us, program_us = (value or 0.0 for value in medians)
-    return min(1.0, eager_us / program_us)
+    for is_latency in (bench.figure == "latency_us", bench.figure != "latency_us"):
+        eager_us, program_us = (_median_us(bench, name, is_latency) for name in (_EAGER, _PROGRAM))
+        if eager_us is not None and program_us is not None:
+            return min(1.0, eager_us / program_us)
+    return None
 
 
 def interval_speedup(bench: Bench | None) -> float | None:
@@ -118,11 +120,10 @@ def interval_speedup(bench: Bench | None) -> float | None:
     return None if ratio is None else credited(ratio)
 
 
-def _median_us(bench: Bench, name: str) -> float | None:
-    """The median by which the bench compares; None where it is no finite positive number."""
-    rows = [getattr(row, bench.figure) for row in bench.timings if row.name == name]
-    known: list[float] = [value for value in rows if value is not None and 0 < value < math.inf]
-    return known[0] if known else None
+def _median_us(bench: Bench, name: str, is_latency: bool) -> float | None:
+    """The median of a contestant's single or back-to-back calls; None where it is no finite positive number."""
+    rows = [row.latency_us if is_latency else row.throughput_us for row in bench.timings if row.name == name]
+    return next((value for value in rows if value is not None and 0 < value < math.inf), None)
 
 
 def credited(ratio: Ratio) -> float | None:

@@ -116,16 +116,19 @@ def test_a_gain_within_noise_earns_what_eagers_speed_earns(preset: RewardPreset)
 def test_noise_earns_nothing_and_costs_no_more_than_slowness() -> None:
     """Too few undisturbed rounds give no interval: the medians count, and never as a gain."""
 
-    def total(program_us: float | None, eager_us: float | None) -> Reward:
+    def total(program_us: float | None, eager_us: float | None, *, single: bool = True) -> Reward:
         rows = (("eager", eager_us), ("program", program_us))
-        timings = tuple(Timing(name=name, latency_us=value) for name, value in rows)
+        timings = tuple(
+            Timing(name=name, latency_us=value if single else None, throughput_us=None if single else value)
+            for name, value in rows
+        )
         bench = Bench(program_id="p", task_id="t", outcome="inconclusive", timings=timings)
         return score(RewardEvidence(check=make_check(), bench=bench), STITCHCUDA)
 
     par = score(make_evidence(1.0, 1.0), STITCHCUDA).total
     assert total(50.0, 100.0).total == total(100.0, 100.0).total == par == pytest.approx(1.3)
     assert total(100.0, 90.0).total == pytest.approx(score(make_evidence(0.9, 0.9), STITCHCUDA).total)
-    assert total(1000.0, 10.0).total == pytest.approx(0.31)
+    assert total(1000.0, 10.0).total == total(1000.0, 10.0, single=False).total == pytest.approx(0.31)
     for untimed in (total(None, 100.0), total(100.0, None), total(math.inf, 1.0), total(0.0, 1.0)):
         assert (untimed.total, untimed.valid, untimed.reasons) == (0.0, False, ("it was not timed",))
 
