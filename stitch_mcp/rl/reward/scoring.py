@@ -121,7 +121,7 @@ def interval_speedup(bench: Bench | None) -> float | None:
 
 
 def _median_us(bench: Bench, name: str, is_latency: bool) -> float | None:
-    """The median of a contestant's single or back-to-back calls; None where it is no finite positive number."""
+    """The median of a contestant's single or back-to-back calls; None where it is no positive number."""
     rows = [row.latency_us if is_latency else row.throughput_us for row in bench.timings if row.name == name]
     return next((value for value in rows if value is not None and 0 < value < math.inf), None)
 
