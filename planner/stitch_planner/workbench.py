@@ -138,21 +138,32 @@ class Workbench:
         except EnvironmentMissingError:
             return ()
 
-    def reference(self, session: "TargetSession", task: Task) -> "ReferenceServer":
+    def reference(
+        self, session: "TargetSession", task: Task, *, call_limit_s: float | None = None
+    ) -> "ReferenceServer":
         """A server of the task's reference that is not started yet.
 
-        Where the task's device is not here, the reference is looked at on the CPU.
+        Where the task's device is not here, the reference is looked at on the CPU. None of its requests may
+        take longer than `call_limit_s` (None: minutes).
         """
         from stitch_tools.machine.devices import resolve_target
         from stitch_tools.run.reference_server import ReferenceServer
 
         here = resolve_target(task.target).available
         observed_task = task if here else task.model_copy(update={"target": "cpu"})
-        return ReferenceServer(session, observed_task, self.workspace.store)
+        store = self.workspace.store
+        if call_limit_s is None:
+            return ReferenceServer(session, observed_task, store)
+        return ReferenceServer(session, observed_task, store, call_limit_s=call_limit_s)
 
     @contextlib.contextmanager
     def observed(
-        self, session: "TargetSession", task: Task, known: ReferenceFacts | None = None
+        self,
+        session: "TargetSession",
+        task: Task,
+        known: ReferenceFacts | None = None,
+        *,
+        call_limit_s: float | None = None,
     ) -> "Generator[tuple[ReferenceServer, ReferenceFacts]]":
         """The task's reference in a server of its own, and the facts that observing it gave.
 
@@ -167,7 +178,10 @@ class Workbench:
         from stitch_tools.judge.memory_holders import naming_holders
 
         self.say("loading the reference" if known else "observing the reference")
-        with naming_holders(task.target), self.reference(session, task) as server:
+        with (
+            naming_holders(task.target),
+            self.reference(session, task, call_limit_s=call_limit_s) as server,
+        ):
             yield server, known or server.observe()
 
     @contextlib.contextmanager

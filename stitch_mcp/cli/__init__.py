@@ -20,6 +20,7 @@ COMMANDS = {
     "doctor": "Show what this machine lacks and how to fix it.",
     "runs": "List, show, compare and remove runs.",
     "suite": "Solve KernelBench levels or a folder as one sweep.",
+    "workers": "Start workers that judge programs, or show what they do.",
     "rl": "Train a model that writes programs, with the judge as its reward.",
     "report": "Write the report of a run: one HTML file that needs nothing else.",
     "certify": "Write a run's certificate, or verify one.",

@@ -26,7 +26,7 @@ class Failure:
     exit_code: ExitCode
 
 
-_GROUPS = ("cache", "config", "index", "memory", "rl", "runs", "skills", "suite", "task")
+_GROUPS = ("cache", "config", "index", "memory", "rl", "runs", "skills", "suite", "task", "workers")
 _SYSTEM_HINTS = {
     errno.ENOSPC: "free some space (`stitch-mcp cache show`, `stitch-mcp runs list`) and try again",
     errno.EROFS: "choose a folder that can be written: --workspace, STITCH_CACHE_DIR",

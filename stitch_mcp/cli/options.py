@@ -6,6 +6,7 @@ from typing import Any, TypeVar, Unpack
 import click
 
 from stitch_mcp.config import Config, Settings, load_config
+from stitch_tools.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SANDBOX = "Refuse isolation weaker than full, fs+net or process."
@@ -60,6 +61,36 @@ def model_options(command: F) -> F:
     ):
         command = click.option(name, metavar=metavar, help=text)(command)
     return command
+
+
+def backend_options(command: F) -> F:
+    """Where workers run."""
+    for option in (
+        click.option(
+            "--address",
+            metavar="ADDRESS",
+            help="Of a Ray cluster (default with --backend ray: one of this machine).",
+        ),
+        click.option(
+            "--backend",
+            type=click.Choice(["local", "ray"]),
+            help="Workers are processes of this machine, or supervisors on a Ray cluster (default: ray with "
+            "--address, else local).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def is_on_ray(backend: str | None, address: str | None) -> bool:
+    """What --backend and --address amount to.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    if backend == "local" and address:
+        raise UsageError("--address is of a Ray cluster", hint="leave out --backend local")
+    return backend == "ray" or bool(address)
 
 
 def accept_option(command: F) -> F:

@@ -8,12 +8,13 @@ RL_COMMANDS = {
     "train": "Train a model with GRPO on rewards from real builds and timings.",
     "eval": "Measure a model on held-out tasks.",
     "synthesize": "Make new tasks and keep those that pass the filters.",
+    "import": "Keep the tasks of a public set that pass the filters.",
     "collect": "Collect the samples of both skills from finished runs.",
     "split": "Split samples by problem family, with a leakage report.",
     "export": "Write samples for TRL or verl, or for supervised fine-tuning.",
     "sizing": "Compute memory, rollouts and GPU-hours of a training run.",
     "reward": "Compute the reward of a submission, show presets, look for hacks, export tasks.",
-    "serve": "Serve rewards over HTTP: POST /verify.",
+    "serve": "Start workers that judge, and serve rewards over HTTP: POST /verify.",
 }
 """Name and one-line help. `stitch_mcp.cli.rl_NAME` holds the click command `command`."""
 

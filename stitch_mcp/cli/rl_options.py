@@ -1,9 +1,15 @@
 """Options that several commands of `stitch-mcp rl` share."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from stitch_mcp.views.table import ReportSection
+
+if TYPE_CHECKING:
+    from stitch_mcp.rl.data.task_filter import FilterReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,3 +33,27 @@ def judging_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def away_from_option(command: F) -> F:
+    """Benchmarks that tasks of a training must not be close to."""
+    return click.option(
+        "--away-from",
+        "benchmarks",
+        multiple=True,
+        metavar="PATH",
+        type=click.Path(exists=True, path_type=Path),
+        help="A benchmark's file or folder that no task may be close to; may be repeated.",
+    )(command)
+
+
+def report_section(report: "FilterReport", out: Path) -> ReportSection:
+    """Writes report.json into `out`; what it says, for people."""
+    (out / "report.json").write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    rows = tuple((name, str(number)) for name, number in sorted(report.rejected.items()))
+    notes = (
+        f"{report.accepted} of {report.sampled} samples accepted, {report.families} families",
+        *(f"near a benchmark: {pair}" for pair in report.near_benchmark),
+        f"in {out}",
+    )
+    return ReportSection("", ("rejected as", "samples"), rows, notes=notes)

@@ -9,13 +9,14 @@ import click
 
 from stitch_mcp import __version__
 from stitch_mcp.cli.interrupt import stop_on_interrupt
-from stitch_mcp.cli.options import json_option
+from stitch_mcp.cli.options import backend_options, is_on_ray, json_option
 from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.cli.streams import tell
 from stitch_mcp.report.page_template import sections_html, sections_markdown
 from stitch_mcp.suite.compare import compare_sections, moved_tasks
 from stitch_mcp.suite.gpus import gpu_pins
 from stitch_mcp.suite.rows import RowFile, SuiteProtocol, SuiteRow, read_sweep
+from stitch_mcp.suite.solving import SolvePool
 from stitch_mcp.suite.summary import (
     how_it_ended,
     sections,
@@ -23,9 +24,10 @@ from stitch_mcp.suite.summary import (
     summarise_telling,
     summary_lines,
 )
-from stitch_mcp.suite.sweep import Sweep
+from stitch_mcp.suite.sweep import Sweep, local_solvers, ray_solvers
 from stitch_mcp.suite.tasks import SuiteTask, chosen, folder_tasks, in_mode, kernelbench_tasks, level_numbers
 from stitch_mcp.views.table import ReportSection, one_line
+from stitch_tools.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -45,6 +47,8 @@ class SweepOptions:
     compile_every: int
     task_limit_s: float
     begin_until_s: float | None
+    backend: str | None
+    address: str | None
     as_json: bool
 
 
@@ -94,6 +98,7 @@ def _sweep_options(command: F) -> F:
             click.option(
                 "--begin-until-s", type=float, metavar="SECONDS", help="Begin no task later than this."
             ),
+            backend_options,
             json_option,
         )
     ):
@@ -178,18 +183,28 @@ def _run_sweep(
 
 
 def _sweep(file: RowFile, arguments: tuple[str, ...], options: SweepOptions) -> Sweep:
-    from stitch_tools.machine.devices import find_gpus
-
-    pins = gpu_pins(options.gpus, find_gpus()) if options.gpus else ()
     return Sweep(
         file,
         options.out / "workspace",
         arguments,
-        jobs=options.jobs or max(1, len(pins)),
+        _solvers(arguments, options),
         task_limit_s=options.task_limit_s,
-        gpus=pins,
         compile_every=options.compile_every,
     )
+
+
+def _solvers(arguments: tuple[str, ...], options: SweepOptions) -> SolvePool:
+    from stitch_mcp.backends.pool_status import StatusFile
+    from stitch_tools.machine.devices import find_gpus
+
+    status_file = StatusFile(options.out, "suite")
+    if is_on_ray(options.backend, options.address):
+        if options.gpus:
+            raise UsageError("--gpus names GPUs of this machine", hint="on a cluster Ray gives each run one")
+        on_gpus = any(word.removeprefix("--target=").startswith("cuda") for word in arguments)
+        return ray_solvers(options.jobs or 1, options.address, on_gpus=on_gpus, status_file=status_file)
+    pins = gpu_pins(options.gpus, find_gpus()) if options.gpus else ()
+    return local_solvers(options.jobs or max(1, len(pins)), pins, status_file)
 
 
 def _finish(

@@ -9,6 +9,8 @@ from stitch_tools.errors import LockedError
 from stitch_tools.machine.devices import usable_cpus
 from stitch_tools.storage.locks import FileLock
 
+PLACE_WAIT = "waiting"
+"""How the sentence begins that whoever waits for a place says."""
 _POLL_S = 0.1
 _FEWEST = 2
 
@@ -28,7 +30,7 @@ def place(jobs: Path, say: Callable[[str], None], count: int | None = None) -> G
     locks = [FileLock(jobs / "places" / str(index), purpose="runs a job") for index in range(number)]
     held = _free(locks)
     if held is None:
-        say(f"waiting: {number} other jobs of this workspace are at work")
+        say(f"{PLACE_WAIT}: {number} other jobs of this workspace are at work")
     while held is None:
         time.sleep(_POLL_S)
         held = _free(locks)

@@ -1,7 +1,4 @@
-"""Which GPU a run of a sweep gets."""
-
-import threading
-from collections.abc import Sequence
+"""Which GPUs a caller means."""
 
 from stitch_tools.errors import UsageError
 from stitch_tools.machine.devices import GpuSearch
@@ -29,27 +26,3 @@ def gpu_pins(text: str, search: GpuSearch) -> tuple[str, ...]:
     if len(set(words)) < len(words):
         raise UsageError(f"--gpus {text} names a GPU twice", hint="--jobs sets how many runs share them")
     return tuple(known[word] for word in words)
-
-
-class GpuShares:
-    """The GPUs of a sweep, each run on the one with the fewest others."""
-
-    def __init__(self, pins: Sequence[str]) -> None:
-        """`pins`: values of CUDA_VISIBLE_DEVICES; none leaves the choice to CUDA."""
-        self._runs = dict.fromkeys(pins, 0)
-        self._lock = threading.Lock()
-
-    def take(self) -> str | None:
-        """A GPU for one more run; None where there is no choice."""
-        with self._lock:
-            if not self._runs:
-                return None
-            pin = min(self._runs, key=self._runs.__getitem__)
-            self._runs[pin] += 1
-            return pin
-
-    def give_back(self, pin: str | None) -> None:
-        """The run on it has ended."""
-        with self._lock:
-            if pin is not None:
-                self._runs[pin] -= 1

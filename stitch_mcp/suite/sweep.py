@@ -1,35 +1,29 @@
-"""Solves the tasks of a sweep in processes of their own, several side by side."""
+"""Solves the tasks of a sweep by a pool of workers, and keeps a row of each."""
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 
-from stitch_mcp.suite.gpus import GpuShares
-from stitch_mcp.suite.rows import RowFile, SuiteRow, contract_words, make_folder, parse_answer, row_of
+from stitch_mcp.backends.pool import Attempted
+from stitch_mcp.backends.pool_status import StatusFile
+from stitch_mcp.backends.ray_workers import RayCluster, RayWorker
+from stitch_mcp.suite.rows import RowFile, SuiteRow, make_folder
+from stitch_mcp.suite.solving import SolvedTask, SolveOrder, SolvePool, SolveSupervisor, SolveWorker
 from stitch_mcp.suite.tasks import SuiteTask
-from stitch_planner.runs.run import Workspace, read_state
-from stitch_tools.errors import StitchError
-from stitch_tools.models.task import Task
 
-TIMED_OUT = 124
 _POLL_S = 0.2
-_GRACE_S = 20.0
-"""A run that is told to end has this long for its step's clean-up."""
+_LOST = -9
+"""Exit code of a task whose node was lost: it is tried again by the next sweep."""
 
 
 class Sweep:
     """A sweep at work.
 
-    Programs are timed one at a time on a device, whatever `jobs` says: the judge's lock on the device sees to
-    it. Captures and builds go on beside it. A task that found no memory beside others is tried once more when
-    all others have ended.
+    Programs are timed one at a time on a device, whatever the number of workers: the judge's lock on the
+    device sees to it. Captures and builds go on beside it. A task that found no memory beside others is
+    tried once more when all others have ended.
     """
 
     def __init__(
@@ -37,10 +31,9 @@ class Sweep:
         rows: RowFile,
         folder: Path,
         arguments: Sequence[str],
+        pool: SolvePool,
         *,
-        jobs: int,
         task_limit_s: float,
-        gpus: Sequence[str] = (),
         compile_every: int = 1,
     ) -> None:
         """A sweep whose runs lie in `folder`.
@@ -49,18 +42,15 @@ class Sweep:
             rows: where each row goes as soon as it is known.
             folder: the workspace of all runs.
             arguments: options of each `stitch-mcp solve`.
-            jobs: runs side by side.
+            pool: who solves; closed at the end.
             task_limit_s: a run is ended after this many seconds.
-            gpus: values of CUDA_VISIBLE_DEVICES; each run gets the one with the fewest others. None: CUDA's
-                own choice.
             compile_every: torch.compile is timed on one of so many tasks.
         """
         self._rows = rows
         self._folder = folder
         self._arguments = tuple(arguments)
-        self._jobs = jobs
+        self._pool = pool
         self._task_limit_s = task_limit_s
-        self._gpus = GpuShares(gpus)
         self._compile_every = compile_every
 
     def run(
@@ -81,102 +71,87 @@ class Sweep:
 
         Raises:
             StoreError: a row cannot be written.
+            EnvironmentMissingError: every node of a cluster was lost.
         """
         make_folder(self._folder)
         last_s = None if begin_until_s is None else time.monotonic() + begin_until_s
-        waiting, held = list(tasks), list[str]()
 
         def is_over() -> bool:
             return stop.is_set() or (last_s is not None and time.monotonic() >= last_s)
 
-        def keep(row: SuiteRow) -> None:
-            self._rows.add(row)
-            emit(row)
-
-        running: set[Future[SuiteRow | None]] = set()
-        with ThreadPoolExecutor(self._jobs) as pool:
-            while waiting or running:
+        def solved(some: Sequence[SuiteTask]) -> list[SuiteTask]:
+            """Solves tasks side by side; those that found no memory beside others."""
+            running = {} if is_over() else {self._begun(task): task for task in some}
+            held: list[SuiteTask] = []
+            while running:
                 if is_over():
-                    waiting.clear()
-                while waiting and len(running) < self._jobs:
-                    running.add(pool.submit(self._solve, waiting.pop(0), stop))
-                done, running = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-                for row in (future.result() for future in done):
+                    self._pool.cancel_waiting()
+                if stop.is_set():
+                    self._pool.close()
+                done, _ = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    task = running.pop(future)
+                    row = None if future.cancelled() else _row(task, future.result())
                     if row is not None:
-                        keep(row)
-                        held += [row.task] if row.memory_held else []
-        for task in [task for task in tasks if task.name in held]:
-            row = None if is_over() else self._solve(task, stop)
-            if row is not None:
-                keep(row)
+                        self._rows.add(row)
+                        emit(row)
+                        held += [task] if row.memory_held else []
+            return held
 
-    def _solve(self, task: SuiteTask, stop: threading.Event) -> SuiteRow | None:
-        """The task's row; None where it was interrupted, so that the next sweep tries it again."""
-        gpu = self._gpus.take()
-        try:
-            return self._solve_on(gpu, task, stop)
-        finally:
-            self._gpus.give_back(gpu)
+        with self._pool:
+            for task in solved(tasks):
+                solved([task])
 
-    def _solve_on(self, gpu: str | None, task: SuiteTask, stop: threading.Event) -> SuiteRow | None:
-        begun_s = time.monotonic()
-        command = [sys.executable, "-m", "stitch_mcp", "solve", str(task.path.resolve()), "--json"]
-        command += ["--workspace", str(self._folder), *self._arguments]
-        env = dict(os.environ)
-        if gpu is not None:
-            env["CUDA_VISIBLE_DEVICES"] = gpu
-        if not task.is_each(self._compile_every):
-            env["STITCH_COMPILE_BASELINES"] = "false"
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            env=env,
-            # Ctrl-C reaches the sweep alone, which then tells its runs.
-            start_new_session=True,
-        ) as process:
-            text, timed_out = self._answer(process, stop, begun_s)
-        if stop.is_set() and process.returncode not in (0, 3, 4, 9):
-            return None
-        wall_s = time.monotonic() - begun_s
-        if timed_out:
-            message = f"ended after {self._task_limit_s:g} s"
-            return SuiteRow(task=task.name, exit_code=TIMED_OUT, message=message, wall_s=round(wall_s, 1))
-        answer = parse_answer(text)
-        contract = self._contract(answer.get("run_id"))
-        return row_of(task.name, answer, process.returncode, wall_s, contract=contract, gpu=gpu or "")
-
-    def _contract(self, run_id: object) -> str:
-        """The contract of a run in words; "" where there is no such run."""
-        if not isinstance(run_id, str):
-            return ""
-        workspace = Workspace(self._folder)
-        try:
-            begun = read_state(workspace.run_folder(run_id)).started
-            return contract_words(workspace.store.get_fact(begun.task, Task).contract) if begun else ""
-        except StitchError:
-            return ""
-
-    def _answer(
-        self, process: "subprocess.Popen[str]", stop: threading.Event, begun_s: float
-    ) -> tuple[str, bool]:
-        """What the process printed, and whether its time was up."""
-        told_s: float | None = None
-        while True:
-            try:
-                return process.communicate(timeout=_POLL_S)[0], told_s is not None and not stop.is_set()
-            except subprocess.TimeoutExpired:
-                now_s = time.monotonic()
-            if told_s is None and (stop.is_set() or now_s - begun_s > self._task_limit_s):
-                told_s = now_s
-                _signal(process, signal.SIGTERM)
-            elif told_s is not None and now_s - told_s > _GRACE_S:
-                _signal(process, signal.SIGKILL)
+    def _begun(self, task: SuiteTask) -> "Future[Attempted[SolvedTask]]":
+        order = SolveOrder(
+            name=task.name,
+            path=str(task.path.resolve()),
+            folder=str(self._folder.resolve()),
+            arguments=self._arguments,
+            task_limit_s=self._task_limit_s,
+            compile_baselines=task.is_each(self._compile_every),
+        )
+        return self._pool.submit(order)
 
 
-def _signal(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+def local_solvers(jobs: int, gpus: Sequence[str] = (), status_file: StatusFile | None = None) -> SolvePool:
+    """Workers of this machine.
+
+    Args:
+        jobs: runs side by side.
+        gpus: values of CUDA_VISIBLE_DEVICES that the workers take in turn; (): CUDA's own choice.
+        status_file: see `WorkerPool`.
+    """
+    workers = [SolveWorker(gpus[index % len(gpus)] if gpus else None) for index in range(jobs)]
+    return SolvePool(workers, status_file=status_file)
+
+
+def ray_solvers(
+    jobs: int, address: str | None, *, on_gpus: bool, status_file: StatusFile | None = None
+) -> SolvePool:
+    """Supervisors on a Ray cluster, whose nodes share the disk of the sweep and its tasks.
+
+    Args:
+        jobs: supervisors, or as many as there is room for.
+        address: of a running cluster; None: one of this machine.
+        on_gpus: whether each gets a GPU of its own.
+        status_file: see `WorkerPool`.
+
+    Raises:
+        EnvironmentMissingError: Ray is not installed, no cluster answers, or it has no room.
+    """
+    cluster = RayCluster(address)
+    workers = [
+        RayWorker[SolveOrder, SolvedTask](
+            cluster.ray, actor, SolvedTask.from_json_bytes, name=f"supervisor {index}"
+        )
+        for index, actor in enumerate(cluster.actors(SolveSupervisor, (), workers=jobs, gpus=int(on_gpus)))
+    ]
+    return SolvePool(workers, status_file=status_file, at_end=cluster.close)
+
+
+def _row(task: SuiteTask, attempted: Attempted[SolvedTask]) -> SuiteRow | None:
+    if attempted.answer is not None:
+        return attempted.answer.row
+    wall_s = round(attempted.wall_s, 1)
+    return SuiteRow(task=task.name, exit_code=_LOST, message=attempted.message, wall_s=wall_s)

@@ -1,1 +1,1 @@
-"""Where submissions are judged: worker processes of this machine, or a Ray cluster."""
+"""Batches of submissions, judged by a pool of workers and kept by content."""

@@ -1,15 +1,15 @@
 """One submission to judge, what came of it, and the interface of whoever judges."""
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from pydantic import Field
 
 from stitch_mcp import __version__
 from stitch_mcp.rl.reward.facts import RewardEvidence, Skill
-from stitch_tools.errors import TaskError
+from stitch_mcp.rl.reward.submissions import Submission
 from stitch_tools.models.base import Fact, canonical_json, sha256_hex
+from stitch_tools.models.task import Task
 
 JobOutcome = Literal["judged", "cancelled", "lost"]
 
@@ -33,10 +33,10 @@ class JudgeSettings(Fact):
 
 
 class JudgeJob(Fact):
-    """A program for a task, by content."""
+    """A program for a task."""
 
     reference: str
-    """Absolute path of the reference or task.toml."""
+    """Absolute path of the reference or task.toml, `path.py:Object` for an object in it."""
     files: dict[str, str]
     """Source files of the program by their path."""
     main: str = ""
@@ -46,24 +46,27 @@ class JudgeJob(Fact):
     """Files of the program that was to be refined (`refine`)."""
     parent_main: str = ""
 
-    def key(self, settings: JudgeSettings) -> str:
+    @property
+    def submission(self) -> Submission:
+        """What the judge is asked about."""
+        return Submission(
+            skill=self.skill,
+            files=self.files,
+            main=self.main,
+            parent=self.parent_files,
+            parent_main=self.parent_main,
+        )
+
+    def key(self, task: Task, settings: JudgeSettings) -> str:
         """Hash of all that decides the result; equal work has equal keys, wherever the files lie.
 
-        Raises:
-            TaskError: the reference cannot be read.
+        Args:
+            task: what `reference` names: its sources, entry and contract.
+            settings: how it is judged.
         """
-        path = Path(self.reference.partition(":")[0])
-        try:
-            reference = path.read_bytes()
-        except OSError as error:
-            raise TaskError(
-                f"{path} cannot be read: {error.strerror}", hint="name a reference file"
-            ) from error
-        named = self.reference.rpartition(":")[2] if ":" in self.reference else ""
-        parent = (self.parent_files, self.parent_main)
-        parts = (sha256_hex(reference), named, self.files, self.main, self.skill, parent)
         how = settings.model_dump(exclude={"workspace"})
-        return sha256_hex(canonical_json([__version__, parts, how]))
+        asked = self.submission.model_dump()
+        return sha256_hex(canonical_json([__version__, task.task_id, asked, how]))
 
 
 class JobResult(Fact):
@@ -101,17 +104,13 @@ class Backend(Protocol):
         Args:
             jobs: the submissions.
             seen: receives each result of a job that was judged now.
+
+        Raises:
+            TaskError: a reference cannot be read.
+            EnvironmentMissingError: every worker is quarantined.
         """
         ...
 
     def close(self) -> None:
         """End all processes of the backend."""
         ...
-
-
-def distinct(jobs: Sequence[JudgeJob], settings: JudgeSettings) -> Mapping[str, JudgeJob]:
-    """The jobs by their keys, each once, in the order of their first."""
-    found: dict[str, JudgeJob] = {}
-    for job in jobs:
-        found.setdefault(job.key(settings), job)
-    return found

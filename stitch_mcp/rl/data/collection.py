@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stitch_mcp.rl.data.prompting import task_prompt
 from stitch_mcp.rl.data.samples import SkillSample, family_of_source
-from stitch_mcp.rl.data.synthesis import MadeTask
+from stitch_mcp.rl.data.task_filter import MadeTask
 from stitch_mcp.rl.reward.facts import Skill
 from stitch_planner.agents.model_coder import coder_system
 from stitch_planner.llm.chat import ChatAnswer, ChatRequest
@@ -25,12 +25,17 @@ from stitch_tools.models.program import Program
 from stitch_tools.models.task import Task
 from stitch_tools.storage.events import read_events
 from stitch_tools.storage.store import Store
+from stitch_tools.task.task_file import stated_text
 
 
 def collect_samples(workspace: Workspace) -> Iterator[SkillSample]:
-    """The samples of all runs of a workspace; a run or program that the store lost gives none."""
+    """The samples of all runs of a workspace.
+
+    None come of a run or program that the store lost, of a contract that a caller loosened (a sample would
+    pass it off as the task's), or of references with files that are no text.
+    """
     for run_id in workspace.run_ids():
-        with contextlib.suppress(StoreError, UsageError):
+        with contextlib.suppress(StoreError, UsageError, UnicodeDecodeError):
             yield from _run_samples(workspace.runs_folder / run_id, workspace.store)
 
 
@@ -49,7 +54,7 @@ def samples_of_tasks(tasks: Iterable[MadeTask], target: str) -> Iterator[SkillSa
             family=task.family,
             system=system,
             prompt=task_prompt(task.source, target),
-            origin="synthesized",
+            origin=task.origin,
         )
 
 
@@ -72,6 +77,8 @@ def _run_samples(folder: Path, store: Store) -> Iterator[SkillSample]:
     if state.started is None:
         return
     task = store.get_fact(state.started.task, Task)
+    if task.contract.relaxed:
+        return
     asked: ModelAsked | None = None
     answered: ModelAnswered | None = None
     for stored in read_events(folder / "events.jsonl"):
@@ -106,7 +113,9 @@ def _sample(
     answer = store.get_fact(answered.answer, ChatAnswer).text
     parent = find_attempt(state.attempts, attempt.program.parent_id or "")
     program = store.get_fact(parent.program.program, Program) if parent else None
-    sources = {file.path: store.get(file.sha256).decode("utf-8", "replace") for file in task.files}
+    sources = {file.path: store.get(file.sha256).decode("utf-8") for file in task.files}
+    if stated := stated_text(task):
+        sources[task.main.removesuffix(".py") + ".task.toml"] = stated
     skill: Skill = "refine" if program else "generate"
     identity = "\n".join((skill, request.key, answer))
     return SkillSample(

@@ -51,9 +51,7 @@ class SampledTask:
     @property
     def level(self) -> int:
         """Difficulty, 1 to 3: by the number of operations, and whether products stand among them."""
-        heavy = sum(node.heavy for node in self.nodes)
-        score = len(self.nodes) + heavy
-        return 1 if score <= 2 else 2 if score <= 4 else 3
+        return level_of(len(self.nodes) + sum(node.heavy for node in self.nodes))
 
     @property
     def source(self) -> str:
@@ -69,6 +67,11 @@ class SampledTask:
 def family_of(operations: Sequence[str]) -> str:
     """Hash of a task's operations, whatever their order."""
     return sha256_hex(" ".join(sorted(operations)).encode())[:16]
+
+
+def level_of(score: int) -> int:
+    """Difficulty, 1 to 3, by the number of operations; those that count double are counted twice."""
+    return 1 if score <= 2 else 2 if score <= 4 else 3
 
 
 def sample_task(rng: random.Random) -> SampledTask:

@@ -145,8 +145,8 @@ class Reward(Fact):
     reasons: tuple[str, ...] = ()
     """Why it is not correct; () where it is."""
     speedup: float | None = None
-    """Over eager, as far as it is beyond noise: the end of the interval that is nearer to 1. None: no credit
-    for speed."""
+    """Over eager, as far as it is beyond noise: the end of the interval that is nearer to 1; without one that
+    of the medians, at most 1. None: it earned nothing."""
     parts: tuple[RewardPart, ...] = ()
     floor: float
     ceiling: float

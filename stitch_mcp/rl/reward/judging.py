@@ -6,13 +6,14 @@ A fault of the submission is evidence; a fault of ours or of the machine is an e
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
 from pydantic import Field
 
 from stitch_mcp.config import Config, Settings, configure
+from stitch_mcp.jobs.slots import place
 from stitch_mcp.named_programs import program_of_files
 from stitch_mcp.rl.reward.certificates import certify_submission
 from stitch_mcp.rl.reward.facts import RewardEvidence, RewardPolicy, Skill
@@ -34,6 +35,7 @@ from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.storage.store import Store
 
 _OTHER = "program:"
+_NATIVE = (".cpp", ".cu")
 
 
 class RewardTask(Fact):
@@ -65,11 +67,10 @@ class JudgedSubmission(Fact):
     wall_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class JudgeOptions:
+class JudgeOptions(Fact):
     """How thorough a judge is."""
 
-    policy: RewardPolicy = field(default_factory=RewardPolicy)
+    policy: RewardPolicy = RewardPolicy()
     quick: bool = True
     """The fewest rounds, and of torch.compile the default mode alone."""
     sanitize: bool = False
@@ -80,6 +81,8 @@ class JudgeOptions:
     """Whether a submission that earns something gets a certificate."""
     rubric_model: str = ""
     """A [models.NAME] table of the settings, or a model's own name: asked for grades, too. "": no model."""
+    build_slots: int | None = None
+    """Compilers at work at once, over all judges of the workspace; None: one a CPU."""
 
 
 class RewardJudge:
@@ -93,7 +96,7 @@ class RewardJudge:
     ) -> None:
         """Nothing starts before `with`."""
         self.options = options or JudgeOptions()
-        self._config = config
+        self.config = config
         self._workbench = open_workbench(config, emit)
         self._stack = ExitStack()
         self._facts: dict[str, ReferenceFacts] = {}
@@ -118,7 +121,7 @@ class RewardJudge:
         from stitch_tools.task.references import load_task
 
         if asked.allow_relaxed:
-            refuse_forbidden(self._config)
+            refuse_forbidden(self.config)
         store, base, reference = self._workbench.workspace.store, Path.cwd(), asked.reference
         if asked.files:
             base = self._unpacked(asked.files)
@@ -127,7 +130,7 @@ class RewardJudge:
             reference,
             workspace=base,
             store=store,
-            target=target_name(self._config),
+            target=target_name(self.config),
             overrides=asked.contract,
             allow_relaxed=asked.allow_relaxed,
             inputs=asked.inputs or None,
@@ -150,6 +153,7 @@ class RewardJudge:
             text = error.message if isinstance(error, UsageError) else str(error)
             return _unusable(submission, task, self.options.policy, text)
         parent = self._parent(submission, task)
+        self._build(program)
         workbench = replace(self._workbench, deadline_s=time.monotonic() + self.options.submission_limit_s)
         with workbench.trial(task, program, known=self._facts.get(task.task_id)) as trial:
             self._facts[task.task_id] = trial.facts
@@ -172,7 +176,7 @@ class RewardJudge:
         from stitch_planner.llm.providers import open_model
 
         root = self._workbench.workspace.root
-        model = open_model("llm", self._config.models.get(name) or ModelSettings(model=name), root)
+        model = open_model("llm", self.config.models.get(name) or ModelSettings(model=name), root)
         return RubricPanel(model, root / ".stitch" / "rl" / "rubric")
 
     def _program(self, submitted: SubmittedProgram, task: Task) -> Program:
@@ -196,6 +200,15 @@ class RewardJudge:
             return self._program(read_submission(given), task)
         except UnusableAnswerError as error:
             raise UsageError(f"the program to be refined cannot be used: {error}") from error
+
+    def _build(self, program: Program) -> None:
+        """Compiles the program, in turn with other judges; the trial then finds the build in the cache."""
+        if not program.main.endswith(_NATIVE):
+            return  # Python builds itself.
+        places = self._workbench.workspace.root / ".stitch" / "rl"
+        with place(places, self._workbench.say, self.options.build_slots):
+            self._workbench.say("building")
+            self._workbench.build(program)
 
     def _unpacked(self, files: Mapping[str, str]) -> Path:
         store = self._workbench.workspace.store

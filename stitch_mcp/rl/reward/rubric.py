@@ -14,7 +14,7 @@ from stitch_mcp.rl.reward.facts import (
     RewardEvidence,
     SkillRating,
 )
-from stitch_mcp.rl.reward.scoring import credited_speedup, nearest_to_one
+from stitch_mcp.rl.reward.scoring import interval_speedup, nearest_to_one
 from stitch_planner.techniques import claimed_techniques, used_techniques
 from stitch_tools.judge.verdict import verdict_of
 from stitch_tools.models.evidence import WorkEvidence, WorkItem, WorkOwner
@@ -190,7 +190,7 @@ def _own_part(items: Sequence[WorkItem]) -> float:
 
 
 def _performance(evidence: RewardEvidence) -> tuple[int | None, str]:
-    speedup = credited_speedup(evidence.bench)
+    speedup = interval_speedup(evidence.bench)
     bench = evidence.bench
     if bench is None or bench.is_doubtful:
         return None, "its speed was not measured beyond doubt"

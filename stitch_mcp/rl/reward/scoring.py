@@ -2,6 +2,7 @@
 
 Whatever the evidence holds, the total is a finite number between the preset's floor and ceiling. A gain is
 credited as far as it lies beyond the noise: of the bench's 95% interval the end that is nearer to 1 counts.
+Without an interval nothing is known to be a gain: the medians count then, and at most as eager's speed.
 """
 
 import math
@@ -17,7 +18,7 @@ from stitch_mcp.rl.reward.facts import (
 from stitch_tools.judge.verdict import verdict_of
 from stitch_tools.models.verdict import Bench, Ratio
 
-_EAGER, _COMPILED = "eager", "compile:"
+_PROGRAM, _EAGER, _COMPILED = "program", "eager", "compile:"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def score(evidence: RewardEvidence, preset: RewardPreset) -> Reward:
     speedup = credited_speedup(evidence.bench) if gate.is_open else None
     parts: tuple[RewardPart, ...] = ()
     total = preset.floor
-    if gate.is_open:
+    if speedup is not None:
         total, parts = _TOTALS[preset.name](evidence, preset, speedup)
     return Reward(
         preset=preset.name,
@@ -90,15 +91,39 @@ def _examine_times(bench: Bench | None) -> Gate:
         # A busy machine raises doubts, too: whatever it was, it earns nothing, and there it accuses nobody.
         busy = bool(bench.disturbed)
         return Gate(False, valid=not busy, hacking=not busy, reasons=(f"its times are in doubt: {named}",))
-    if bench.outcome == "unmeasured":
+    if bench.outcome == "unmeasured" or credited_speedup(bench) is None:
         return Gate(False, valid=False, reasons=(bench.message or "it was not timed",))
     return Gate(True)
 
 
-def credited_speedup(bench: Bench | None, baseline: str = _EAGER) -> float | None:
-    """The speedup over a baseline as far as it is beyond noise; None where it was not measured."""
-    ratio = bench.ratio(baseline) if bench is not None else None
+def credited_speedup(bench: Bench | None) -> float | None:
+    """The speedup over eager as far as it is beyond noise; None where it was not measured.
+
+    Where too few rounds were undisturbed for an interval, that of the medians, and at most 1: a program gains
+    nothing from noise, and loses no more by it than its own times show.
+    """
+    found = interval_speedup(bench)
+    if found is not None or bench is None:
+        return found
+    if bench.ratio(_EAGER) is not None:
+        return None  # An interval that is none is no noise.
+    for is_latency in (bench.figure == "latency_us", bench.figure != "latency_us"):
+        eager_us, program_us = (_median_us(bench, name, is_latency) for name in (_EAGER, _PROGRAM))
+        if eager_us is not None and program_us is not None:
+            return min(1.0, eager_us / program_us)
+    return None
+
+
+def interval_speedup(bench: Bench | None) -> float | None:
+    """The same by the interval alone; None where there is none."""
+    ratio = bench.ratio(_EAGER) if bench is not None else None
     return None if ratio is None else credited(ratio)
+
+
+def _median_us(bench: Bench, name: str, is_latency: bool) -> float | None:
+    """The median of a contestant's single or back-to-back calls; None where it is no positive number."""
+    rows = [row.latency_us if is_latency else row.throughput_us for row in bench.timings if row.name == name]
+    return next((value for value in rows if value is not None and 0 < value < math.inf), None)
 
 
 def credited(ratio: Ratio) -> float | None:
@@ -129,7 +154,7 @@ def own_share(evidence: RewardEvidence) -> float:
 
 
 def _stitchcuda(
-    evidence: RewardEvidence, preset: RewardPreset, speedup: float | None
+    evidence: RewardEvidence, preset: RewardPreset, speedup: float
 ) -> tuple[float, tuple[RewardPart, ...]]:
     rating = evidence.rating
     share = rating.share if rating is not None else 0.5
@@ -142,7 +167,7 @@ def _stitchcuda(
 
 
 def _kevin(
-    evidence: RewardEvidence, preset: RewardPreset, speedup: float | None
+    evidence: RewardEvidence, preset: RewardPreset, speedup: float
 ) -> tuple[float, tuple[RewardPart, ...]]:
     del evidence
     parts = _rule_parts(preset, speedup)
@@ -150,7 +175,7 @@ def _kevin(
 
 
 def _coverage(
-    evidence: RewardEvidence, preset: RewardPreset, speedup: float | None
+    evidence: RewardEvidence, preset: RewardPreset, speedup: float
 ) -> tuple[float, tuple[RewardPart, ...]]:
     rule = _rule_parts(preset, speedup)
     share = own_share(evidence)
@@ -162,16 +187,16 @@ def _coverage(
 
 
 def _milestone(
-    evidence: RewardEvidence, preset: RewardPreset, speedup: float | None
+    evidence: RewardEvidence, preset: RewardPreset, speedup: float
 ) -> tuple[float, tuple[RewardPart, ...]]:
-    over_eager = speedup is not None and speedup > preset.margin
+    over_eager = speedup > preset.margin
     compiled = _compiled_speedups(evidence.bench)
     over_compiled = over_eager and bool(compiled) and min(compiled) > preset.margin
     margin = f"{(preset.margin - 1):.0%}"
     told = (
         f"{min(compiled):.3g} times the best of torch.compile" if compiled else "torch.compile was not timed"
     )
-    eager = "not timed" if speedup is None else f"{speedup:.3g} times eager"
+    eager = f"{speedup:.3g} times eager"
     parts = (
         RewardPart(name="correct", value=1.0, evidence="it is right and counts"),
         RewardPart(name="over_eager", value=float(over_eager), evidence=f"{eager}, asked: over {margin}"),
@@ -180,9 +205,9 @@ def _milestone(
     return sum(row.value for row in parts), parts
 
 
-def _rule_parts(preset: RewardPreset, speedup: float | None) -> tuple[RewardPart, ...]:
-    gained = 0.0 if speedup is None else min(speedup, preset.speedup_cap)
-    told = "its speed was not measured" if speedup is None else f"{speedup:.3g} times eager beyond noise"
+def _rule_parts(preset: RewardPreset, speedup: float) -> tuple[RewardPart, ...]:
+    gained = min(speedup, preset.speedup_cap)
+    told = f"{speedup:.3g} times eager is credited"
     return (
         RewardPart(name="correct", value=preset.correct_bonus, evidence="it is right and counts"),
         RewardPart(name="speedup", value=gained, evidence=told),
@@ -200,7 +225,7 @@ def _within(total: float, floor: float, ceiling: float) -> float:
     return min(max(total, floor), ceiling) if math.isfinite(total) else floor
 
 
-_Total = Callable[[RewardEvidence, RewardPreset, float | None], tuple[float, tuple[RewardPart, ...]]]
+_Total = Callable[[RewardEvidence, RewardPreset, float], tuple[float, tuple[RewardPart, ...]]]
 _TOTALS: Mapping[str, _Total] = {
     "stitchcuda": _stitchcuda,
     "milestone": _milestone,

@@ -20,12 +20,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from stitch_mcp.backends.pool import PoolBusyError
 from stitch_mcp.http_app import HttpOptions, TokenGuard, host_names
 from stitch_mcp.rl.reward.facts import RewardPreset
-from stitch_mcp.rl.reward.judge_pool import JudgeBusyError, JudgeFailure, JudgePool
+from stitch_mcp.rl.reward.judge_workers import JudgeOrder, JudgePool
 from stitch_mcp.rl.reward.presets import PRESETS, all_points
 from stitch_mcp.rl.reward.submissions import checked_files
-from stitch_mcp.rl.reward.verification import VerifyRequest
+from stitch_mcp.rl.reward.verification import VerifyRequest, verify_hung, verify_judged
 from stitch_planner.agents.answers import UnusableAnswerError
 from stitch_tools.errors import StitchError, UsageError
 
@@ -60,31 +61,41 @@ class VerifyService:
             return _refusal(422, "; ".join(told))
         except UsageError as error:
             return _refusal(400, error.message, error.hint)
+        return await self._judged(asked)
+
+    async def _judged(self, asked: VerifyRequest) -> Response:
+        order = JudgeOrder(submission=asked.submission, task=asked.task)
         try:
-            answer = self._pool.submit(asked)
-        except JudgeBusyError as error:
+            answer = self._pool.submit(order, may_wait=False)
+        except PoolBusyError as error:
             return _refusal(_BUSY, error.message, error.hint, retry_after_s=error.retry_after_s)
         except StitchError as error:
             return _refusal(503, error.message, error.hint, retry_after_s=_RETRY_AFTER_FAULT_S)
         try:
-            judged = await asyncio.wrap_future(answer)
-        except (
-            Exception
-        ) as error:  # the outermost frame of a request: a judge's process that was killed, or a fault of ours
-            message = f"the judge failed: {type(error).__name__}"
-            # Another process takes its place at the next request.
-            return _refusal(503, message, retry_after_s=1)
-        if isinstance(judged, JudgeFailure):
-            if judged.code in _CALLERS_FAULT:
-                return _refusal(400, judged.message, judged.hint)
-            return _refusal(503, judged.message, judged.hint, retry_after_s=_RETRY_AFTER_FAULT_S)
-        return JSONResponse(judged.model_dump(mode="json"))
+            attempted = await asyncio.wrap_future(answer)
+        except Exception as error:  # the outermost frame of a request: a fault of our own code
+            return _refusal(503, f"the judge failed: {type(error).__name__}", retry_after_s=1)
+        failure = attempted.failure
+        if failure is not None and failure.code in _CALLERS_FAULT:
+            return _refusal(400, failure.message, failure.hint)
+        if attempted.outcome == "cancelled":
+            return JSONResponse(verify_hung(asked).model_dump(mode="json"))
+        if attempted.answer is None:
+            told = (failure.message, failure.hint) if failure else (attempted.message, "")
+            return _refusal(503, *told, retry_after_s=_RETRY_AFTER_FAULT_S)
+        return JSONResponse(verify_judged(attempted.answer, asked.preset).model_dump(mode="json"))
 
     async def health(self, request: Request) -> Response:
-        """`GET /health`: how many judges are at work."""
+        """`GET /health`: what the judges do."""
         del request
-        pool = self._pool
-        return JSONResponse({"slots": pool.slots, "at_work": pool.at_work})
+        status = self._pool.status()
+        counts = {
+            "slots": len(status.workers),
+            "at_work": status.busy,
+            "builds_waiting": status.builds_waiting,
+        }
+        rows = [row.model_dump(mode="json") for row in status.workers]
+        return JSONResponse({**counts, "workers": rows})
 
     async def presets(self, request: Request) -> Response:
         """`GET /presets`: the presets with their range, floor and oracle."""

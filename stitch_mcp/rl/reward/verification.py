@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from stitch_mcp.rl.reward.facts import PresetName, Reward, SkillRating
-from stitch_mcp.rl.reward.judging import JudgedSubmission, RewardJudge, RewardTask
+from stitch_mcp.rl.reward.facts import PresetName, Reward, RewardEvidence, Skill, SkillRating
+from stitch_mcp.rl.reward.judging import JudgedSubmission, RewardTask
 from stitch_mcp.rl.reward.presets import find_preset
 from stitch_mcp.rl.reward.scoring import score
 from stitch_mcp.rl.reward.submissions import Submission
@@ -36,13 +36,18 @@ class VerifyAnswer(Fact):
     wall_s: float = Field(default=0.0, ge=0)
 
 
-def verify(judge: RewardJudge, request: VerifyRequest) -> VerifyAnswer:
-    """The reward of a submission, by a judge that is open.
+def hung_evidence(skill: Skill) -> RewardEvidence:
+    """What is known of a submission that kept the judge itself from an answer, twice: it stands as unusable.
 
-    Raises:
-        StitchError: as `RewardJudge.judge` says; never for a fault of the submission.
+    Left out of a batch it would let a policy hide behind a hang.
     """
-    return verify_judged(judge.judge(request.submission, request.task), request.preset)
+    return RewardEvidence(skill=skill, unusable="it kept the judge from an answer")
+
+
+def verify_hung(request: VerifyRequest) -> VerifyAnswer:
+    """The reward of such a submission."""
+    evidence = hung_evidence(request.submission.skill)
+    return VerifyAnswer(reward=score(evidence, find_preset(request.preset)), status="timed_out")
 
 
 def verify_judged(judged: JudgedSubmission, preset: str) -> VerifyAnswer:

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+from stitch_mcp.backends.pool_status import StatusFile
 from stitch_mcp.rl.backends.jobs import JudgeSettings
-from stitch_mcp.rl.backends.local import LocalBackend
-from stitch_mcp.rl.backends.ray_cluster import RayBackend
+from stitch_mcp.rl.backends.judge_backend import JudgeBackend, head_of
+from stitch_mcp.rl.reward.judge_workers import local_judges, ray_judges
 from stitch_mcp.rl.training.train_config import BackendTable
 
 
-def open_backend(table: BackendTable, folder: Path) -> LocalBackend | RayBackend:
+def open_backend(table: BackendTable, folder: Path) -> JudgeBackend:
     """A backend whose workspace and results lie in `folder`; a context manager.
 
     Raises:
@@ -23,16 +24,22 @@ def open_backend(table: BackendTable, folder: Path) -> LocalBackend | RayBackend
         compile_baselines=table.compile_baselines,
         time_limit_s=table.job_limit_s / 2,
     )
-    results = table.results or folder / "results"
+    head = head_of(settings, table.build_slots)
+    status_file = StatusFile(folder, "rl train")
     if table.kind == "ray":
-        return RayBackend(
-            settings, results, address=table.address, workers=table.workers, job_limit_s=table.job_limit_s
+        pool = ray_judges(
+            head,
+            address=table.address,
+            workers=table.workers,
+            limit_s=table.job_limit_s,
+            status_file=status_file,
         )
-    return LocalBackend(
-        settings,
-        results,
-        workers=table.workers,
-        build_slots=table.build_slots,
-        job_limit_s=table.job_limit_s,
-        devices=table.devices,
-    )
+    else:
+        pool = local_judges(
+            head,
+            workers=table.workers,
+            limit_s=table.job_limit_s,
+            devices=table.devices,
+            status_file=status_file,
+        )
+    return JudgeBackend(settings, table.results or folder / "results", pool)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from stitch_mcp.rl.backends.jobs import Backend, JobResult, JudgeJob
 from stitch_mcp.rl.reward.facts import Reward, RewardEvidence, RewardPreset
 from stitch_mcp.rl.reward.scoring import score
+from stitch_mcp.rl.reward.verification import hung_evidence
 from stitch_mcp.rl.training.completions import UnusableCompletionError, answer_of, completion_text
 from stitch_mcp.rl.training.policies import Policy, PromptRow
 from stitch_mcp.rl.training.training_log import Rollout
-
-_HUNG = "it kept the judge from an answer"
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class RewardFunction:
             return score(RewardEvidence(skill=row.skill, unusable=str(job) or job.problem), self._preset)
         assert result is not None
         if result.outcome == "cancelled":
-            return score(RewardEvidence(skill=row.skill, unusable=_HUNG), self._preset)
+            return score(hung_evidence(row.skill), self._preset)
         return score(result.evidence or RewardEvidence(skill=row.skill), self._preset)
 
 

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import uvicorn
 
+from stitch_mcp.backends.pool import WorkerFailureError
 from stitch_mcp.http_app import HttpOptions
 from stitch_mcp.listening_socket import listen_at
 from stitch_mcp.rl.reward.adapters import verl_reward
@@ -22,11 +24,12 @@ from stitch_mcp.rl.reward.adapters.client import VerifyClient, VerifyRefusedErro
 from stitch_mcp.rl.reward.adapters.harbor_task import export_harbor
 from stitch_mcp.rl.reward.adapters.trl_reward import make_reward
 from stitch_mcp.rl.reward.facts import RewardEvidence
-from stitch_mcp.rl.reward.judge_pool import JudgeFailure
-from stitch_mcp.rl.reward.judging import JudgedSubmission
+from stitch_mcp.rl.reward.judge_workers import JudgeOrder, JudgePool
+from stitch_mcp.rl.reward.judging import JudgedSubmission, RewardTask
 from stitch_mcp.rl.reward.service import VerifyService, build_service
+from stitch_mcp.rl.reward.submissions import Submission
 from tests.mcp.rl.evidence import make_check, make_evidence
-from tests.mcp.rl.test_service import TOKEN, AnsweringPool
+from tests.mcp.rl.test_service import TOKEN, AnsweringWorker
 
 ROOT = Path(__file__).parents[3]
 PATHS = os.pathsep.join(str(ROOT / name) for name in ("", "tools", "planner", "rag_index"))
@@ -40,7 +43,8 @@ class Served:
     """The service in a thread, over a pool that answers at once."""
 
     def __init__(self, root: Path) -> None:
-        self.pool = AnsweringPool(RIGHT)
+        self.worker = AnsweringWorker(RIGHT)
+        self.pool = JudgePool([self.worker, self.worker])
         app = build_service(VerifyService(self.pool, root), HttpOptions(token=TOKEN))
         sockets = listen_at("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/verify"
@@ -51,6 +55,20 @@ class Served:
     def close(self) -> None:
         self._server.should_exit = True
         self._thread.join()
+        self.pool.close()
+
+    @contextmanager
+    def busy(self) -> Generator[None]:
+        """All slots are taken inside the block."""
+        self.worker.may_go_on.clear()
+        order = JudgeOrder(submission=Submission(text=TEXT), task=RewardTask(reference="model.py"))
+        futures = [self.pool.submit(order) for _ in range(2)]
+        try:
+            yield
+        finally:
+            self.worker.may_go_on.set()
+            for future in futures:
+                future.result(20)
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +82,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def service(served: Served, monkeypatch: pytest.MonkeyPatch) -> Served:
     monkeypatch.setenv("STITCH_RL_URL", served.url)
     monkeypatch.setenv("STITCH_RL_TOKEN", TOKEN)
-    served.pool.answer, served.pool.free = RIGHT, True
-    served.pool.asked.clear()
+    served.worker.answer = RIGHT
+    served.worker.asked.clear()
     return served
 
 
@@ -75,9 +93,9 @@ def test_trl_gets_a_reward_a_completion_and_none_where_nothing_was_judged(servic
     columns = {"task": [TASK, json.dumps(TASK)], "parent": [None, json.dumps({"program.cpp": "int a;"})]}
     given = {"prompts": ["a", "b"], "completions": [TEXT, chat], "completion_ids": [[1], [2]], **columns}
     assert reward(**given) == pytest.approx([2.3, 2.3])
-    assert sorted(row.submission.skill for row in service.pool.asked) == ["generate", "refine"]
-    assert {row.submission.text for row in service.pool.asked} == {TEXT}
-    service.pool.answer = UNJUDGED
+    assert sorted(row.submission.skill for row in service.worker.asked) == ["generate", "refine"]
+    assert {row.submission.text for row in service.worker.asked} == {TEXT}
+    service.worker.answer = UNJUDGED
     assert reward(prompts=["a"], completions=[TEXT], task=[TASK]) == [None]
 
 
@@ -87,17 +105,15 @@ def test_verl_gets_a_score_with_figures(service: Served) -> None:
         data_source="stitch", solution_str=TEXT, ground_truth=json.dumps(TASK), extra_info=extra
     )
     assert found == {"score": 2.0, "correct": True, "valid": True, "hacking": False, "speedup": 2.0}
-    service.pool.answer = UNJUDGED
+    service.worker.answer = UNJUDGED
     found = verl_reward.compute_score("stitch", TEXT, TASK, None)
     assert (found["score"], found["valid"]) == (0.0, False)
 
 
 def test_a_client_waits_for_a_busy_service_and_gives_up_in_time(service: Served) -> None:
-    service.pool.free = False
-    with pytest.raises(VerifyRefusedError, match="429"):
+    with service.busy(), pytest.raises(VerifyRefusedError, match="429"):
         VerifyClient(give_up_s=0.5).verify({"text": TEXT}, TASK, "kevin")
-    service.pool.free = True
-    service.pool.answer = JudgeFailure(code="task", message="the reference has no Model")
+    service.worker.answer = WorkerFailureError("task", "the reference has no Model")
     with pytest.raises(VerifyRefusedError, match="has no Model"):
         VerifyClient().verify({"text": TEXT}, TASK, "kevin")
     with pytest.raises(VerifyRefusedError, match="401"):
@@ -146,9 +162,9 @@ def test_a_harbor_task_holds_oracle_and_floor_and_its_verifier_writes_the_servic
     subprocess.run(command, env=environment, check=True)
     reward = json.loads((tmp_path / "reward.json").read_text(encoding="utf-8"))
     assert reward == {"reward": pytest.approx(2.3), "correct": 1.0, "speedup": 2.0}
-    assert service.pool.asked[0].submission.files == {"program.cpp": "int x;", "parts/a.h": "int a;"}
+    assert service.worker.asked[0].submission.files == {"program.cpp": "int x;", "parts/a.h": "int a;"}
     (tmp_path / "reward.json").unlink()
-    service.pool.answer = UNJUDGED
+    service.worker.answer = UNJUDGED
     assert subprocess.run(command, env=environment, check=False).returncode == 1
     assert not (tmp_path / "reward.json").exists()
 
@@ -171,4 +187,4 @@ def test_an_adapter_drives_a_rollout_in_its_hosts_own_environment(service: Serve
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1])["reward"] == pytest.approx(2.3)
-    assert service.pool.asked[-1].submission.text == TEXT
+    assert service.worker.asked[-1].submission.text == TEXT

@@ -39,7 +39,9 @@ def serving(workspace: Path) -> Generator[tuple[str, subprocess.Popen[str]]]:
     )
     try:
         assert process.stderr is not None
-        yield process.stderr.readline().split()[-1], process
+        told = [process.stderr.readline() for _ in range(2)]
+        assert told[0] == "worker cpu: idle\n"
+        yield told[1].split()[-1], process
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
@@ -49,8 +51,9 @@ def serving(workspace: Path) -> Generator[tuple[str, subprocess.Popen[str]]]:
 
 def judges_of(process: subprocess.Popen[str]) -> list[int]:
     """Processes of the service's judges."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
-    return [pid for pid in map(int, children) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    files = Path(f"/proc/{process.pid}/task").glob("*/children")
+    children = [pid for file in files for pid in file.read_text(encoding="ascii").split()]
+    return [pid for pid in map(int, children) if b"judge_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def post(url: str, body: object) -> tuple[int, Any]:
@@ -67,7 +70,7 @@ def test_a_service_judges_one_request_a_slot_and_outlives_a_judge_that_is_killed
     submission = {"files": {"program.cpp": BROKEN}}
     asked = {"submission": submission, "task": TASK, "preset": "milestone"}
     with serving(tmp_path) as (url, process):
-        # Its judge starts with the first request, which takes seconds: the others come meanwhile.
+        # A request takes seconds: the others come meanwhile.
         with ThreadPoolExecutor(3) as pool:
             answers = list(pool.map(lambda _: post(url, asked), range(3)))
         assert sorted(status for status, _ in answers) == [200, 429, 429]
@@ -79,7 +82,7 @@ def test_a_service_judges_one_request_a_slot_and_outlives_a_judge_that_is_killed
         assert (status, "Model" in wrong["error"]) == (400, True)
         for pid in judges_of(process):
             os.kill(pid, signal.SIGKILL)
-        # The client asks again where the service says that the fault is its own.
+        # A judge that is lost is replaced, and asked again.
         answer = VerifyClient(url, TOKEN).verify(submission, TASK, "kevin")
         assert answer["reward"]["total"] == 0.0
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from stitch_mcp.rl.reward.facts import (
     DIMENSIONS,
     DimensionRating,
+    Reward,
     RewardEvidence,
     RewardPolicy,
     RewardPreset,
@@ -21,7 +22,16 @@ from stitch_mcp.rl.reward.scoring import score
 from stitch_tools.errors import UsageError
 from stitch_tools.models.conditions import TimingDoubt
 from stitch_tools.models.evidence import WorkEvidence
-from stitch_tools.models.verdict import Bench, BenchOutcome, Check, CheckFlag, CheckStatus, Finding, Ratio
+from stitch_tools.models.verdict import (
+    Bench,
+    BenchOutcome,
+    Check,
+    CheckFlag,
+    CheckStatus,
+    Finding,
+    Ratio,
+    Timing,
+)
 from tests.mcp.rl.evidence import make_bench, make_check, make_evidence, make_ratio
 
 STITCHCUDA, MILESTONE, KEVIN, COVERAGE = map(find_preset, ("stitchcuda", "milestone", "kevin", "coverage"))
@@ -101,6 +111,26 @@ def test_a_gain_within_noise_earns_what_eagers_speed_earns(preset: RewardPreset)
     noisy = score(make_evidence(0.8, 3.0), preset)
     assert noisy.speedup == 1.0
     assert noisy.total == score(make_evidence(1.0, 1.0), preset).total
+
+
+def test_noise_earns_nothing_and_costs_no_more_than_slowness() -> None:
+    """Too few undisturbed rounds give no interval: the medians count, and never as a gain."""
+
+    def total(program_us: float | None, eager_us: float | None, *, single: bool = True) -> Reward:
+        rows = (("eager", eager_us), ("program", program_us))
+        timings = tuple(
+            Timing(name=name, latency_us=value if single else None, throughput_us=None if single else value)
+            for name, value in rows
+        )
+        bench = Bench(program_id="p", task_id="t", outcome="inconclusive", timings=timings)
+        return score(RewardEvidence(check=make_check(), bench=bench), STITCHCUDA)
+
+    par = score(make_evidence(1.0, 1.0), STITCHCUDA).total
+    assert total(50.0, 100.0).total == total(100.0, 100.0).total == par == pytest.approx(1.3)
+    assert total(100.0, 90.0).total == pytest.approx(score(make_evidence(0.9, 0.9), STITCHCUDA).total)
+    assert total(1000.0, 10.0).total == total(1000.0, 10.0, single=False).total == pytest.approx(0.31)
+    for untimed in (total(None, 100.0), total(100.0, None), total(math.inf, 1.0), total(0.0, 1.0)):
+        assert (untimed.total, untimed.valid, untimed.reasons) == (0.0, False, ("it was not timed",))
 
 
 def test_of_a_gain_the_lower_end_counts_and_of_a_loss_the_upper() -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from stitch_mcp.backends.pool import Note
 from stitch_mcp.report.page_template import sections_html, sections_markdown
 from stitch_mcp.suite.compare import moved_tasks
-from stitch_mcp.suite.gpus import GpuShares, gpu_pins
+from stitch_mcp.suite.gpus import gpu_pins
 from stitch_mcp.suite.rows import (
     RowFile,
     SuiteProtocol,
@@ -20,8 +21,9 @@ from stitch_mcp.suite.rows import (
     read_sweep,
     row_of,
 )
+from stitch_mcp.suite.solving import SolvedTask, SolveOrder, SolvePool
 from stitch_mcp.suite.summary import sections, summarise, summarise_telling, summary_lines
-from stitch_mcp.suite.sweep import Sweep
+from stitch_mcp.suite.sweep import Sweep, local_solvers
 from stitch_mcp.suite.tasks import SuiteTask, chosen, folder_tasks, in_mode, kernelbench_tasks, level_numbers
 from stitch_tools.errors import UsageError
 from stitch_tools.machine.devices import Gpu, GpuSearch
@@ -167,7 +169,7 @@ def test_a_mode_is_stated_by_a_task_file_and_relaxes_nothing(tmp_path: Path) -> 
     assert (contract.mode, contract.relaxed) == ("eval", False)
 
 
-def test_runs_go_to_the_gpu_with_the_fewest() -> None:
+def test_runs_share_the_gpus_that_are_named() -> None:
     gpus = tuple(Gpu(index, "H100", f"GPU-{index}", "sm_90", 80 << 30) for index in range(2))
     search = GpuSearch(gpus, None, None, None)
     assert gpu_pins("1,0", search) == ("GPU-1", "GPU-0")
@@ -177,11 +179,8 @@ def test_runs_go_to_the_gpu_with_the_fewest() -> None:
             gpu_pins(wrong, search)
     with pytest.raises(UsageError, match="no GPU"):
         gpu_pins("all", GpuSearch((), None, None, "no driver"))
-    shares = GpuShares(("a", "b"))
-    assert [shares.take() for _ in range(3)] == ["a", "b", "a"]
-    shares.give_back("b")
-    assert shares.take() == "b"
-    assert GpuShares(()).take() is None
+    names = [row.name for row in local_solvers(3, ("GPU-1", "GPU-0")).status().workers]
+    assert names == ["GPU-1", "GPU-0", "GPU-1"]
 
 
 def test_two_sweeps_differ_in_what_ended_otherwise_or_moved_beyond_noise() -> None:
@@ -225,22 +224,32 @@ def test_a_row_takes_its_figures_from_the_answer_and_survives_any_text() -> None
     assert (made.flags, made.own_share, made.reasons) == (("partial",), 0.25, ("it is partial",))
 
 
-class SweepBesideOthers(Sweep):
-    """Its runs find no memory while another one is at work."""
+class WorkerBesideOthers:
+    """Its first run of `large` finds no memory."""
 
-    def _solve(self, task: SuiteTask, stop: threading.Event) -> SuiteRow | None:
-        if task.name != "large":
-            return row(task.name, 2.0)
-        self.tries = getattr(self, "tries", 0) + 1
+    name = "fake"
+    tries = 0
+
+    def warm_up(self) -> None:
+        pass
+
+    def run(self, order: SolveOrder, note: Note) -> SolvedTask:
+        if order.name != "large":
+            return SolvedTask(row=row(order.name, 2.0))
+        self.tries += 1
         answer = {"error": {"code": "memory_held", "message": "no room"}}
-        return row_of("large", answer, 5, 1.0) if self.tries == 1 else row("large", 3.0)
+        return SolvedTask(row=row_of("large", answer, 5, 1.0) if self.tries == 1 else row("large", 3.0))
+
+    def close(self) -> None:
+        pass
 
 
 def test_a_task_that_found_no_memory_beside_others_is_tried_once_more_alone(tmp_path: Path) -> None:
     file = RowFile(tmp_path, PROTOCOL)
     tasks = [SuiteTask(name, tmp_path / name) for name in ("large", "small")]
     seen: list[SuiteRow] = []
-    sweep = SweepBesideOthers(file, tmp_path / "runs", (), jobs=2, task_limit_s=1.0)
+    worker = WorkerBesideOthers()
+    sweep = Sweep(file, tmp_path / "runs", (), SolvePool([worker, worker]), task_limit_s=1.0)
     sweep.run(tasks, stop=threading.Event(), emit=seen.append)
     assert sorted((one.task, one.status) for one in seen[:2]) == [
         ("large", "unmeasured"),

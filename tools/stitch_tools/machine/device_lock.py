@@ -27,6 +27,8 @@ _POLL_S = 0.2
 _SHARED_POLL_S = 0.02
 _HEAD_START_S = 5 * _SHARED_POLL_S
 """So long after a timing the next one leaves the device to the requests that waited."""
+DEVICE_WAIT, DEVICE_FREE = "waiting for the device", "the device is free"
+"""How the sentences begin that whoever waits for it says, at first and at last."""
 DEVICE_WAIT_S = 600.0
 """So long whoever cannot go on without the device waits for another process that times on it."""
 
@@ -65,7 +67,14 @@ def device_lock(
         StoreError: the lock folder cannot be written.
     """
     deadline_s = time.monotonic() + wait_s
-    say = _once(emit)
+    told: list[str] = []
+
+    def say(message: str) -> None:
+        """The first message alone."""
+        if emit is not None and not told:
+            told.append(message)
+            emit(message)
+
     with contextlib.ExitStack() as held:
         with _file_lock(_queue_key(device_key), purpose) as queue:
             _await(queue.acquire, deadline_s, say, stop)
@@ -75,6 +84,8 @@ def device_lock(
             lock = held.enter_context(_file_lock(device_key, purpose))
             _await(lock.acquire, deadline_s, say, stop)
         held.enter_context(_noted(device_key))
+        if emit is not None and told:
+            emit(DEVICE_FREE)
         yield
 
 
@@ -181,22 +192,10 @@ def _await(
                     f"the device is busy: {error.message}", hint="wait for it, or set STITCH_LOCK_DIR"
                 ) from error
             if emit is not None:
-                emit(f"waiting for the device: {error.message}")
+                emit(f"{DEVICE_WAIT}: {error.message}")
             waited = True
             # Not stop.wait(): a signal handler that sets the event while this thread is inside it may hang.
             time.sleep(poll_s)
-
-
-def _once(emit: Callable[[str], None] | None) -> Callable[[str], None]:
-    """`emit` for the first message alone."""
-    told: list[str] = []
-
-    def say(message: str) -> None:
-        if emit is not None and not told:
-            told.append(message)
-            emit(message)
-
-    return say
 
 
 @contextlib.contextmanager

@@ -147,6 +147,7 @@ class ReferenceServer:
         writable: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,
         limits: ChildLimits | None = None,
+        call_limit_s: float = _TIMEOUT_S,
     ) -> None:
         """Start the server and load the reference.
 
@@ -157,6 +158,7 @@ class ReferenceServer:
             writable: folders that it may write beside its scratch folder (a compile cache).
             env: more environment variables.
             limits: upper bounds; an oracle that does not fit below them gives way to a weaker one.
+            call_limit_s: seconds that one request may take, which is a TaskError then.
 
         Raises:
             TaskError: the reference cannot be loaded; the message names file and line.
@@ -167,6 +169,7 @@ class ReferenceServer:
         self._sensitivity: tuple[Sensitivity, ...] | None = None
         self._writable, self._env, self._limits = tuple(writable), dict(env or {}), limits
         self.limited = limits is not None
+        self._call_limit_s = call_limit_s
         self._device = shared_key(task.target)
         self._scratch = make_scratch("task")
         self._folder = self._scratch.path
@@ -371,7 +374,7 @@ class ReferenceServer:
     def _exchange(self, child: Child, operation: Operation[ReplyT]) -> ReplyT:
         try:
             with self._sharing():
-                return child.call(operation, _TIMEOUT_S)
+                return child.call(operation, self._call_limit_s)
         except ChildDied as death:
             raise _death_of_reference(death, self._run_it()) from death
         except OperationFailedError as error:

@@ -15,7 +15,7 @@ from typing import Literal, cast
 from pydantic import ValidationError
 
 from stitch_tools.errors import TaskError, UsageError
-from stitch_tools.models.task import Contract, FieldSource, Tolerance
+from stitch_tools.models.task import Contract, FieldSource, Task, Tolerance
 from stitch_tools.storage.small_file import read_small
 
 Value = str | int | float | tuple[str, ...] | None
@@ -316,3 +316,29 @@ def task_file_text(reference: str, *, name: str, entry: str, inputs: str, init_i
             note += f"; default on a GPU: {json.dumps(on_gpu[key])}"
         lines.append(f"# {key} = {shown}  # {row.meaning}{choices}{note}")
     return "\n".join(lines) + "\n"
+
+
+def stated_text(task: Task) -> str:
+    """Text of a `NAME.task.toml` that makes `task` of its sources again; "" where they alone do.
+
+    What a caller changed stands in it as if the task had said it.
+    """
+    head: dict[str, object] = {}
+    if task.style == "object":
+        head |= {"entry": task.entry, "inputs": task.inputs}
+        head |= {"init_inputs": task.init_inputs} if task.init_inputs else {}
+    if task.search_path:
+        head["search_path"] = task.search_path
+    default = Contract.default_for(task.target)
+    names = [row.name for row in CONTRACT_KEYS]
+    changed = {name: _value(task.contract, name) for name in names}
+    changed = {name: value for name, value in changed.items() if value != _value(default, name)}
+    changed |= {"mode": task.contract.mode} if task.contract.named_mode else {}
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in head.items()]
+    lines += ["[contract]"] if changed else []
+    lines += [f"{name} = {json.dumps(value)}" for name, value in changed.items()]
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _value(contract: Contract, name: str) -> object:
+    return getattr(contract.tolerance if name in ("rtol", "atol") else contract, name)

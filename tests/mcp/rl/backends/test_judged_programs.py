@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from stitch_mcp.rl.backends.jobs import JudgeJob, JudgeSettings
-from stitch_mcp.rl.backends.local import LocalBackend
+from stitch_mcp.rl.backends.judge_backend import JudgeBackend, head_of
+from stitch_mcp.rl.reward.judge_workers import local_judges
 from stitch_mcp.rl.training.variants.rows import RowsTask, render_variant
 
 GOOD = ("math:polynomial", "walk:rows", "threads:one", "shortcut:none")
@@ -34,7 +35,8 @@ def test_a_candidate_that_crashes_hangs_or_forks_is_a_result(tmp_path: Path) -> 
     settings = JudgeSettings(
         workspace=str(tmp_path / "judge"), threads=1, bench_budget_s=0.1, time_limit_s=40.0
     )
-    with LocalBackend(settings, tmp_path / "results", job_limit_s=120.0) as backend:
+    pool = local_judges(head_of(settings), workers=1, limit_s=120.0)
+    with JudgeBackend(settings, tmp_path / "results", pool) as backend:
         results = backend.judge([*jobs, JudgeJob(reference=reference, files={path: source})])
     *faulty, good = results
     assert all(row.outcome == "judged" for row in results)

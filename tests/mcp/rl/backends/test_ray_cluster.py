@@ -16,7 +16,8 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 from stitch_mcp.rl.backends.jobs import JudgeJob, JudgeSettings
-from stitch_mcp.rl.backends.ray_cluster import RayBackend
+from stitch_mcp.rl.backends.judge_backend import JudgeBackend, head_of
+from stitch_mcp.rl.reward.judge_workers import ray_judges
 
 folder, script, reference = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
@@ -24,10 +25,11 @@ nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
 cluster.wait_for_nodes()
 ray.init(address=cluster.address, log_to_driver=False)
 settings = JudgeSettings(workspace=str(folder / "judge"))
-command = (sys.executable, script, settings.model_dump_json())
+command = (sys.executable, script)
 def job(text):
     return JudgeJob(reference=reference, files={"program.cpp": text})
-with RayBackend(settings, folder / "results", workers=5, job_limit_s=3.0, command=command) as backend:
+pool = ray_judges(head_of(settings), address=None, workers=5, limit_s=3.0, command=command)
+with JudgeBackend(settings, folder / "results", pool) as backend:
     texts = ["a", "b", "a", "crash", f"crash once {folder / 'mark'}", f"fork {folder / 'pid'}"]
     texts += [f"pause{n}" for n in range(6)]
     killer = threading.Timer(1.0, lambda: cluster.remove_node(nodes[1], allow_graceful=False))
@@ -36,7 +38,7 @@ with RayBackend(settings, folder / "results", workers=5, job_limit_s=3.0, comman
     judged = []
     backend.judge([job("a")], judged.append)
     print(json.dumps({
-        "actors": len(backend._actors),
+        "actors": len(pool.status().workers),
         "rows": [[row.outcome, row.evidence.unusable if row.evidence else ""] for row in results],
         "again": len(judged),
     }))
@@ -73,8 +75,9 @@ def test_a_node_that_dies_in_mid_work_and_bad_candidates_lose_no_result(tmp_path
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="ray is installed")
 def test_without_ray_the_backend_says_how_to_install_it(tmp_path: Path) -> None:
     from stitch_mcp.rl.backends.jobs import JudgeSettings
-    from stitch_mcp.rl.backends.ray_cluster import RayBackend
+    from stitch_mcp.rl.backends.judge_backend import head_of
+    from stitch_mcp.rl.reward.judge_workers import ray_judges
     from stitch_tools.errors import EnvironmentMissingError
 
     with pytest.raises(EnvironmentMissingError, match="Ray is not installed"):
-        RayBackend(JudgeSettings(workspace=str(tmp_path)), tmp_path / "results")
+        ray_judges(head_of(JudgeSettings(workspace=str(tmp_path))), address=None, workers=1, limit_s=1.0)

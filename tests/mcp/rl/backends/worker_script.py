@@ -3,18 +3,20 @@
 The job's only file holds `ok`, `crash`, `crash once PATH`, `hang`, `fork PATH`, `pauseN` or `garbage`.
 """
 
+import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from stitch_mcp.rl.backends.jobs import JobResult, JudgeJob, JudgeSettings
 from stitch_mcp.rl.reward.facts import RewardEvidence
+from stitch_mcp.rl.reward.judge_workers import JudgeOrder
+from stitch_mcp.rl.reward.judging import JudgedSubmission
 
 
-def answer(job: JudgeJob, settings: JudgeSettings) -> str:
-    words = next(iter(job.files.values())).split()
+def answer(order: JudgeOrder) -> str:
+    words = next(iter(order.submission.files.values())).split()
     if words[0] == "crash" and not (words[1:2] == ["once"] and Path(words[2]).exists()):
         if words[1:]:
             Path(words[2]).touch()
@@ -28,15 +30,14 @@ def answer(job: JudgeJob, settings: JudgeSettings) -> str:
         time.sleep(600)
     if words[0].startswith("pause"):
         time.sleep(0.8)
-    evidence = RewardEvidence(unusable=words[0])
-    return JobResult(key=job.key(settings), outcome="judged", evidence=evidence).model_dump_json()
+    judged = JudgedSubmission(evidence=RewardEvidence(unusable=words[0]), task_id="t")
+    return json.dumps({"answer": judged.model_dump(mode="json")})
 
 
 def main() -> None:
-    settings = JudgeSettings.model_validate_json(sys.argv[1])
     sys.stdin.readline()
     for line in sys.stdin:
-        print(answer(JudgeJob.model_validate_json(line), settings), flush=True)
+        print(answer(JudgeOrder.model_validate_json(line)), flush=True)
 
 
 main()

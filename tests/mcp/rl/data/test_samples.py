@@ -10,7 +10,7 @@ from stitch_mcp.rl.data.exporting import dataset_card, export_samples
 from stitch_mcp.rl.data.near_duplicates import fingerprint
 from stitch_mcp.rl.data.samples import read_samples, write_samples
 from stitch_mcp.rl.data.splitting import is_heldout, split_samples
-from stitch_mcp.rl.data.synthesis import MadeTask
+from stitch_mcp.rl.data.task_filter import MadeTask
 from stitch_mcp.rl.training.prompt_rows import read_rows
 from stitch_planner.llm.chat import ChatAnswer, ChatRequest
 from stitch_planner.runs.run import Run, Workspace
@@ -25,6 +25,7 @@ from stitch_planner.runs.run_events import (
 from stitch_tools.errors import UsageError
 from stitch_tools.models.program import Program
 from stitch_tools.models.task import Task
+from stitch_tools.task.references import load_task
 from tests.mcp.cli_support import call
 
 SOURCE = """import torch
@@ -33,6 +34,19 @@ SOURCE = """import torch
 class Model(torch.nn.Module):
     def forward(self, x):
         return torch.relu(x)
+"""
+
+
+OBJECT = """import torch
+
+
+class Squeeze(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def make():
+    return [torch.randn(8, 4)]
 """
 
 
@@ -66,12 +80,8 @@ def ask(run: Run, call: int, prompt: str, answer: str) -> None:
     run.record(ModelAnswered(call=call, answer=answered, tokens=3))
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    workspace = Workspace(tmp_path)
-    workspace.prepare()
-    files = workspace.store.put_files({"ref.py": SOURCE.encode()})
-    task = Task(name="relu", files=files, main="ref.py")
+def record_run(workspace: Workspace, task: Task) -> None:
+    """A run of four questions, of which three gave programs."""
     run = Run(workspace.new_run_folder(task), workspace.store)
     run.record(
         RunStarted(
@@ -92,6 +102,14 @@ def workspace(tmp_path: Path) -> Workspace:
     record_program(run, "// slower\n", "coder", first, 1.2)
     ask(run, 3, "a review", "fine")
     run.close()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    workspace = Workspace(tmp_path)
+    workspace.prepare()
+    files = workspace.store.put_files({"ref.py": SOURCE.encode()})
+    record_run(workspace, Task(name="relu", files=files, main="ref.py"))
     return workspace
 
 
@@ -105,6 +123,39 @@ def test_both_skills_are_collected_from_a_run_with_what_was_measured(workspace: 
     assert slower.gain < 1
     assert len({row.family for row in (drafted, improved, slower)}) == 1
     assert drafted.reference_files == {"ref.py": SOURCE}
+
+
+def test_entry_and_contract_of_a_run_go_with_its_reference(workspace: Workspace, tmp_path: Path) -> None:
+    path = tmp_path / "given" / "layers.py"
+    path.parent.mkdir()
+    path.write_text(OBJECT, encoding="utf-8")
+    overrides = {"rtol": 1e-5, "mode": "eval", "variants": ["4"]}
+    path.with_name("layers.task.toml").write_text(
+        'entry = "Squeeze"\ninputs = "make"\n[contract]\nrtol = 1e-5\nmode = "eval"\nvariants = ["4"]\n',
+        encoding="utf-8",
+    )
+    task = load_task(str(path), workspace=tmp_path, store=workspace.store)
+    record_run(workspace, task)
+    sample = list(collect_samples(workspace))[-1]
+    assert set(sample.reference_files) == {"layers.py", "layers.task.toml"}
+    export_samples([sample], "prompts", tmp_path / "prompts.jsonl")
+    (row,) = read_rows(tmp_path / "prompts.jsonl")
+    again = load_task(row.reference, workspace=tmp_path, store=workspace.store)
+    assert again.model_copy(update={"contract": task.contract}) == task
+    shown = again.contract.model_dump(exclude={"sources"})
+    assert shown == task.contract.model_dump(exclude={"sources"})
+    assert overrides["mode"] == again.contract.named_mode
+
+
+def test_a_contract_that_a_caller_loosened_gives_no_sample(workspace: Workspace, tmp_path: Path) -> None:
+    path = tmp_path / "loose.py"
+    path.write_text(OBJECT.replace("Squeeze", "Model").replace("make", "get_inputs"), encoding="utf-8")
+    task = load_task(
+        str(path), workspace=tmp_path, store=workspace.store, overrides={"rtol": 0.5}, allow_relaxed=True
+    )
+    before = len(list(collect_samples(workspace)))
+    record_run(workspace, task)
+    assert len(list(collect_samples(workspace))) == before
 
 
 def test_a_run_whose_questions_are_lost_gives_no_sample(workspace: Workspace) -> None:

@@ -10,7 +10,8 @@ from stitch_mcp.rl.data.curriculum import WINDOW, draw_level, level_shares, next
 from stitch_mcp.rl.data.near_duplicates import Known, fingerprint, read_fingerprints
 from stitch_mcp.rl.data.operations import OPERATIONS
 from stitch_mcp.rl.data.sampling import OP_MIX, sample_task
-from stitch_mcp.rl.data.synthesis import Synthesizer
+from stitch_mcp.rl.data.synthesis import synthesize
+from stitch_mcp.rl.data.task_filter import TaskFilter
 from stitch_tools.errors import UsageError
 
 GELU_NORM = """
@@ -77,8 +78,8 @@ def test_filters_keep_what_can_be_trained_on_and_count_the_rest(tmp_path: Path) 
     config = configure({"workspace": str(tmp_path), "threads": 1, "target": "cpu"})
     benchmark = fingerprint(sample_task(random.Random(5)).source, "known/benchmark")
     progress: list[tuple[int, int]] = []
-    with Synthesizer(config, tmp_path, [benchmark]) as synthesizer:
-        report = synthesizer.make(3, 5, most_tries=40, emit=lambda *row: progress.append(row))
+    with TaskFilter(config, tmp_path, [benchmark]) as kept:
+        report = synthesize(kept, 3, 5, most_tries=40, emit=lambda *row: progress.append(row))
     assert report.accepted == 3
     assert report.rejected["near_benchmark"] >= 1
     assert report.sampled == 3 + sum(report.rejected.values())

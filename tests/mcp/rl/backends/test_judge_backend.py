@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from stitch_mcp.config import configure
 from stitch_mcp.jobs.tree import process_start
 from stitch_mcp.rl.backends.jobs import JobResult, JudgeJob, JudgeSettings
-from stitch_mcp.rl.backends.judging import SubmissionJudge
-from stitch_mcp.rl.backends.local import LocalBackend
+from stitch_mcp.rl.backends.judge_backend import JudgeBackend, head_of
 from stitch_mcp.rl.backends.results import ResultStore
 from stitch_mcp.rl.reward.facts import RewardEvidence
+from stitch_mcp.rl.reward.judge_workers import local_judges
+from stitch_mcp.rl.reward.judging import RewardJudge, RewardTask
+from stitch_tools.storage.store import Store
+from stitch_tools.task.references import load_task
 from tests.mcp.rl.evidence import make_check, make_evidence
 
 SCRIPT = Path(__file__).parent / "worker_script.py"
@@ -21,13 +25,11 @@ REFERENCE = Path(__file__).parents[4] / "stitch_mcp" / "examples" / "mlp.py"
 
 
 @contextmanager
-def opened(folder: Path, *, workers: int = 1, job_limit_s: float = 30.0) -> Generator[LocalBackend]:
+def opened(folder: Path, *, workers: int = 1, job_limit_s: float = 30.0) -> Generator[JudgeBackend]:
     settings = JudgeSettings(workspace=str(folder))
-    command = (sys.executable, str(SCRIPT), settings.model_dump_json())
-    backend = LocalBackend(
-        settings, folder / "results", workers=workers, job_limit_s=job_limit_s, command=command
-    )
-    with backend:
+    command = (sys.executable, str(SCRIPT))
+    pool = local_judges(head_of(settings), workers=workers, limit_s=job_limit_s, command=command)
+    with JudgeBackend(settings, folder / "results", pool) as backend:
         yield backend
 
 
@@ -61,8 +63,8 @@ def test_a_damaged_result_is_judged_again(tmp_path: Path) -> None:
         file = tmp_path / "results" / first.key[:2] / f"{first.key}.json"
         file.write_bytes(file.read_bytes()[:40])
         judged: list[JobResult] = []
-        assert list(backend.judge([job("a")], judged.append)) == [first]
-    assert len(judged) == 1
+        (again,) = backend.judge([job("a")], judged.append)
+    assert (again.key, again.evidence, len(judged)) == (first.key, first.evidence, 1)
 
 
 def test_a_worker_that_dies_once_loses_nothing(tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ def test_a_worker_that_dies_once_loses_nothing(tmp_path: Path) -> None:
 def test_a_job_whose_workers_always_fail_is_lost_not_wrong_and_not_kept(tmp_path: Path, text: str) -> None:
     with opened(tmp_path) as backend:
         lost, fine = backend.judge([job(text), job("ok")])
-        assert (lost.outcome, lost.status, lost.tries) == ("lost", "lost", 2)
+        assert (lost.outcome, lost.status, lost.tries) == ("lost", "lost", 3)
         assert fine.outcome == "judged"
         assert backend.results.find(lost.key) is None
 
@@ -108,11 +110,9 @@ def test_a_backend_that_is_closed_in_mid_work_starts_no_worker_again(tmp_path: P
 def test_what_can_be_no_program_gets_the_floor_and_is_no_fault_of_ours(
     tmp_path: Path, files: dict[str, str]
 ) -> None:
-    judge = SubmissionJudge(JudgeSettings(workspace=str(tmp_path)))
-    result = judge.judge(JudgeJob(reference=str(REFERENCE), files=files))
-    assert result.outcome == "judged", result.message
-    assert result.evidence is not None
-    assert result.evidence.unusable
+    judge = RewardJudge(configure({"workspace": tmp_path}))
+    asked = JudgeJob(reference=str(REFERENCE), files=files).submission
+    assert judge.judge(asked, RewardTask(reference=str(REFERENCE))).evidence.unusable
 
 
 @pytest.mark.parametrize(
@@ -134,13 +134,23 @@ def test_a_result_that_a_busy_machine_left_open_is_not_kept(
 
 
 def test_the_key_depends_on_content_and_settings_not_on_places(tmp_path: Path) -> None:
-    copy = tmp_path / "copy.py"
-    copy.write_bytes(REFERENCE.read_bytes())
-    moved = job("a").model_copy(update={"reference": str(copy)})
-    settings = JudgeSettings(workspace="/one")
-    key = job("a").key(settings)
-    assert moved.key(JudgeSettings(workspace="/two")) == key
-    assert job("b").key(settings) != key
-    assert job("a").key(JudgeSettings(workspace="/one", target="cuda:sm_90")) != key
+    # Outside of a package the name of the file alone counts.
+    here, copy = tmp_path / "mlp.py", tmp_path / "other" / "mlp.py"
+    copy.parent.mkdir()
+    for path in (here, copy):
+        path.write_bytes(REFERENCE.read_bytes())
+
+    def key(name: str, reference: Path = here, *, workspace: str = "/one", target: str = "cpu") -> str:
+        asked = job(name).model_copy(update={"reference": str(reference)})
+        task = load_task(str(reference), workspace=tmp_path, store=Store(tmp_path / "store"))
+        return asked.key(task, JudgeSettings(workspace=workspace, target=target))
+
+    first = key("a")
+    assert key("a", copy, workspace="/two") == first
+    assert key("b") != first
+    assert key("a", target="cuda:sm_90") != first
+    (copy.parent / f"{copy.stem}.task.toml").write_text("[contract]\nrtol = 1e-6\n", encoding="utf-8")
+    assert key("a", copy) != first, "the contract beside the reference counts, too"
+    (copy.parent / f"{copy.stem}.task.toml").unlink()
     copy.write_bytes(REFERENCE.read_bytes() + b"\n")
-    assert moved.key(settings) != key
+    assert key("a", copy) != first
