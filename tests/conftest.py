@@ -33,8 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("STITCH_COMPILE_BASELINES", "false")
     # What one test's run teaches is nothing to another's, nor to the user's own memory.
     os.environ.setdefault("STITCH_MEMORY", "off")
-    # Most tests ask what a program computes, not how fast: compiling at -O3 takes half as long again. CI's nightly
-    # run sets CXX=g++, and so compiles as users do.
+    # Most tests ask what a program computes, not how fast: compiling at -O3 takes half as long again. CI's
+    # nightly run sets CXX=g++, and so compiles as users do.
     if shutil.which("g++") is not None:
         os.environ.setdefault("CXX", str(Path(__file__).parent / "compilers" / "g++"))
     # Nor does a process of a test compile our modules anew.

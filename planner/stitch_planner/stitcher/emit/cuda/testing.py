@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-ALL_ARCHS = ("sm_80", "sm_90", "sm_100")
-
 
 def cuda_headers() -> Path:
     """The package's folder of device headers."""
@@ -55,7 +53,7 @@ def lowered(
     return lower_steps(type(module).__name__.lower(), "cuda:sm_90", graph, steps)
 
 
-def build_for_gpus(text: str, folder: Path, archs: Sequence[str] = ALL_ARCHS) -> Build:
+def build_for_gpus(text: str, folder: Path, archs: Sequence[str]) -> Build:
     """The build of a written program with every header that it can reach beside it.
 
     Raises:
