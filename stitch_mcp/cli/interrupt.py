@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-from stitch_mcp.cli.streams import tell
+from stitch_mcp.cli.streams import tell_from_handler
 from stitch_tools.errors import InterruptedRunError, RunInterrupt
 
 _PEACE_S = 10.0
@@ -31,7 +31,7 @@ def stop_on_interrupt() -> Generator[threading.Event]:
         nonlocal left_in_peace_until
         if not stop.is_set():
             stop.set()
-            tell("\nstopping after this step; press Ctrl-C again to stop at once")
+            tell_from_handler("\nstopping after this step; press Ctrl-C again to stop at once")
         elif time.monotonic() >= left_in_peace_until and not _is_ending():
             # An ExitStack goes on with its next callback where nothing shows what the last one raised.
             left_in_peace_until = time.monotonic() + _PEACE_S

@@ -35,6 +35,16 @@ def tell(text: str) -> None:
         give_up(sys.stderr)
 
 
+def tell_from_handler(text: str) -> None:
+    """Print a line on stderr from a signal handler; one that cannot be written is lost.
+
+    A signal may come while the main thread writes to the same stream, which then refuses a second writer
+    (RuntimeError): the line goes past its buffer.
+    """
+    with contextlib.suppress(OSError, ValueError):  # ValueError: closed
+        os.write(sys.stderr.fileno(), f"{text}\n".encode())
+
+
 def flush(stream: TextIO) -> None:
     """Write what `stream` still holds; what cannot be written is lost."""
     try:

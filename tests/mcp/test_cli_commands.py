@@ -1,6 +1,7 @@
 """Commands that need no torch: task, cache, runs, compile, config, certify's refusals, interrupts."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -10,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typing_extensions import Buffer
 
 from stitch_mcp.cli import main
 from stitch_mcp.cli.failure import describe
 from stitch_mcp.cli.interrupt import stop_on_interrupt
 from stitch_mcp.cli.options import parse_overrides
+from stitch_mcp.cli.output import CommandOutput
 from stitch_mcp.named_programs import read_program
 from stitch_planner.memory_file import MemoryFile, user_memory_file
 from stitch_planner.runs.lessons import Lesson
@@ -312,6 +315,39 @@ def test_the_first_interrupt_asks_to_stop_and_the_second_stops_but_what_cleans_u
     assert cleaned_up
     assert "run the same command again" in caught.value.hint
     os.kill(os.getpid(), signal.SIGINT)  # the command has nothing left to do but to tell, and to end
+
+
+class InterruptedWriting(io.RawIOBase):
+    """A stderr that meets Ctrl-C in the middle of a write."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("wb", buffering=0)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def write(self, data: Buffer, /) -> int:
+        signal.raise_signal(signal.SIGINT)
+        return self._file.write(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+@pytest.mark.usefixtures("signals")
+def test_an_interrupt_in_the_middle_of_a_progress_line_loses_neither(tmp_path: Path) -> None:
+    written = tmp_path / "stderr"
+    with io.TextIOWrapper(io.BufferedWriter(InterruptedWriting(written)), encoding="utf-8") as stream:
+        with contextlib.redirect_stderr(stream), stop_on_interrupt() as stop:
+            CommandOutput("solve", as_json=False).progress("capturing")
+        assert stop.is_set()
+    told = written.read_text(encoding="utf-8")
+    assert "stopping after this step" in told
+    assert "capturing" in told
 
 
 @pytest.mark.usefixtures("signals")

@@ -12,6 +12,7 @@ from stitch_mcp.exports import ExportedProgram, export_program
 from stitch_mcp.kernelbench_export import export_kernelbench
 from stitch_tools.errors import UsageError
 from stitch_tools.models.verdict import DrawResult
+from stitch_tools.run.session import TargetSession
 from tests.mcp.cli_support import call
 from tests.mcp.test_program_loading import PARTIAL, certificate_of
 
@@ -102,6 +103,12 @@ def exported(workspace: Path) -> ExportedProgram:
     return export_program(workspace, "last", workspace / "out" / "fast")
 
 
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of builds for tests that do not look at it."""
+    return tmp_path_factory.mktemp("builds") / "cache"
+
+
 def said(exported: ExportedProgram, code: str, cache: Path, **environment: str) -> str:
     """What a fresh process prints that can import the package, and nothing of ours."""
     command = [sys.executable, "-P", "-c", BEGIN + code]
@@ -149,7 +156,7 @@ with torch.inference_mode():
 
 
 def test_what_the_program_was_not_certified_for_is_computed_by_the_reference_with_one_warning(
-    exported: ExportedProgram, tmp_path: Path
+    exported: ExportedProgram, builds: Path
 ) -> None:
     code = """
 wide = torch.randn(4, 3, 16)
@@ -174,19 +181,21 @@ result, told = called(torch.randn(3, 16))
 assert result.shape == (3, 24)
 assert told == [], "of this kind a warning was given already"
 """
-    said(exported, code, tmp_path / "cache")
+    said(exported, code, builds)
     # A stitched program refuses other sizes, so the judge tried none.
     assert not exported.other_batches
 
 
 @pytest.mark.parametrize("flags", [(), ("unguarded",)])
 def test_another_batch_goes_to_the_program_only_where_the_judge_found_it_right_there(
-    tmp_path: Path, flags: tuple[str, ...]
+    two_threads: TargetSession, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     (tmp_path / "model.py").write_text(REFERENCE, encoding="utf-8")
     (tmp_path / "helper.py").write_text(HELPER, encoding="utf-8")
     draws = (DrawResult(draw="batch-probe", ok=True),)
-    path, _ = certificate_of(tmp_path / "model.py", tmp_path, PYTHON_PROGRAM, draws=draws, flags=flags)
+    path, _ = certificate_of(
+        two_threads, tmp_path / "model.py", tmp_path, PYTHON_PROGRAM, draws=draws, flags=flags
+    )
     exported = export_program(tmp_path, str(path), tmp_path / "out" / "fast")
     assert exported.other_batches is (flags == ())
     code = f"""
@@ -217,7 +226,7 @@ assert called(x)[1] == []
     assert not list((tmp_path / "cache").glob("*.so"))
 
 
-def test_a_users_own_module_is_accelerated_in_place(exported: ExportedProgram, tmp_path: Path) -> None:
+def test_a_users_own_module_is_accelerated_in_place(exported: ExportedProgram, builds: Path) -> None:
     code = """
 class Mine(plain):
     pass
@@ -230,17 +239,17 @@ with warnings.catch_warnings(), torch.inference_mode():
     warnings.simplefilter("error")
     torch.testing.assert_close(whole(x), whole[1](Mine.forward(mine, x)))
 """
-    said(exported, code, tmp_path / "cache")
+    said(exported, code, builds)
 
 
 @pytest.mark.parametrize(("reference", "program"), [(REFERENCE, PYTHON_PROGRAM), (PARTIAL, "")])
 def test_a_program_in_python_takes_the_weights_of_the_module(
-    tmp_path: Path, reference: str, program: str
+    two_threads: TargetSession, tmp_path: Path, reference: str, program: str
 ) -> None:
     # The second one is stitched: one operation is PyTorch's, and it builds the others itself.
     (tmp_path / "model.py").write_text(reference, encoding="utf-8")
     (tmp_path / "helper.py").write_text(HELPER, encoding="utf-8")
-    path, written = certificate_of(tmp_path / "model.py", tmp_path, program)
+    path, written = certificate_of(two_threads, tmp_path / "model.py", tmp_path, program)
     assert written == "kernelbench"
     exported = export_program(tmp_path, str(path), tmp_path / "out" / "fast")
     code = """

@@ -20,7 +20,6 @@ from stitch_tools.graph import capture_graph
 from stitch_tools.models.environment import Environment
 from stitch_tools.models.program import STITCHER, Program, ProgramFormat
 from stitch_tools.models.verdict import Check, Finding
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.certificate import Certificate, seal_certificate, write_certificate
@@ -62,11 +61,12 @@ Namespace = dict[str, Any]
 
 
 def certificate_of(
-    reference: Path, folder: Path, written: str = "", **found: Any
+    session: TargetSession, reference: Path, folder: Path, written: str = "", **found: Any
 ) -> tuple[Path, ProgramFormat]:
     """A certificate, which nobody checked, of a program, and its format.
 
     Args:
+        session: where the reference is observed.
         reference: the task.
         folder: where it goes.
         written: a `ModelNew`; "" for the program that the stitcher writes.
@@ -74,11 +74,7 @@ def certificate_of(
     """
     store = Store(folder / "store")
     task = load_task(str(reference), workspace=reference.parent, store=store)
-    interpreter = find_interpreter(sys.executable, folder)
-    with (
-        TargetSession(interpreter, scratch_root=folder / "scratch") as session,
-        ReferenceServer(session, task, store) as server,
-    ):
+    with ReferenceServer(session, task, store) as server:
         facts = server.observe()
         graph = None if written else capture_graph(server.child, task, facts, None)
     sources = {file.path: store.get(file.sha256) for file in task.files}
@@ -133,12 +129,12 @@ def _own_cache(  # pyright: ignore[reportUnusedFunction]  # pytest calls it
 
 
 @pytest.fixture(scope="module")
-def partial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def partial(tmp_path_factory: pytest.TempPathFactory, two_threads: TargetSession) -> Path:
     """The certificate of a program that leaves one operation to PyTorch."""
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("partial")
     (folder / "model.py").write_text(PARTIAL, encoding="utf-8")
-    path, written = certificate_of(folder / "model.py", folder)
+    path, written = certificate_of(two_threads, folder / "model.py", folder)
     assert written == "kernelbench"
     return path
 
@@ -164,13 +160,17 @@ class ModelNew(torch.nn.Module):
 """
 
 
-def test_what_a_check_found_of_shapes_and_containers_holds_for_the_loaded_program(tmp_path: Path) -> None:
+def test_what_a_check_found_of_shapes_and_containers_holds_for_the_loaded_program(
+    tmp_path: Path, two_threads: TargetSession
+) -> None:
     torch = pytest.importorskip("torch")
     from stitch_tools.worker.program_module import ProgramError
 
     (tmp_path / "model.py").write_text(PARTIAL, encoding="utf-8")
     note = Finding(rule="other_container", severity="note", message="returns [tensor], the reference tensor")
-    path, _ = certificate_of(tmp_path / "model.py", tmp_path, WRITTEN, flags=("unguarded",), findings=(note,))
+    path, _ = certificate_of(
+        two_threads, tmp_path / "model.py", tmp_path, WRITTEN, flags=("unguarded",), findings=(note,)
+    )
     original = executed(PARTIAL)["Model"]()
     loaded = stitch_mcp.load_program(path, weights=original)
     x, shift = torch.randn(4, 8), torch.randn(4, 6)
@@ -204,7 +204,7 @@ OWN_NORM = NORM.partition("\n\ndef")[0].replace("class Model", "class ModelNew")
 @pytest.mark.parametrize("written", ["", OWN_NORM], ids=["native", "python"])
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_a_module_in_the_other_mode_is_refused_where_numbers_would_differ(
-    tmp_path: Path, mode: str, written: str
+    tmp_path: Path, mode: str, written: str, two_threads: TargetSession
 ) -> None:
     torch = pytest.importorskip("torch")
     (tmp_path / "model.py").write_text(NORM, encoding="utf-8")
@@ -212,7 +212,7 @@ def test_a_module_in_the_other_mode_is_refused_where_numbers_would_differ(
         (tmp_path / "model.task.toml").write_text(
             'reference = "model.py"\n[contract]\nmode = "eval"\n', encoding="utf-8"
         )
-    path, _ = certificate_of(tmp_path / "model.py", tmp_path, written)
+    path, _ = certificate_of(two_threads, tmp_path / "model.py", tmp_path, written)
     model = executed(NORM)["Model"]().train(mode == "eval")
     with pytest.raises(UsageError, match=f"{mode} mode; .* BatchNorm1d uses the statistics") as caught:
         stitch_mcp.load_program(path, weights=model)
@@ -318,11 +318,11 @@ def test_a_partial_program_refuses_weights_of_another_module(
 
 @pytest.mark.slow
 def test_a_stitched_program_of_two_inputs_and_three_outputs_computes_what_its_reference_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_threads: TargetSession
 ) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("STITCH_CACHE_DIR", str(tmp_path / "cache"))
-    path, written = certificate_of(EXAMPLES / "two_towers.task.toml", tmp_path)
+    path, written = certificate_of(two_threads, EXAMPLES / "two_towers.task.toml", tmp_path)
     assert written == "native"
     namespace = executed((EXAMPLES / "two_towers.py").read_text(encoding="utf-8"))
     reference = namespace["Model"](*namespace["get_init_inputs"]())

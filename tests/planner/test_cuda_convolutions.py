@@ -22,6 +22,7 @@ from stitch_planner.stitcher.lower.operations import ConvOp, StridedCopyOp
 from stitch_tools.graph.build import build_graph
 from stitch_tools.models.task import Contract, Task
 from stitch_tools.worker.capture.graph_capture import capture
+from tests.gpu_archs import each_arch
 from tests.planner.stitch_support import NO_FACTS
 
 
@@ -241,14 +242,15 @@ def test_a_plan_for_a_gpu_names_the_library_of_a_convolution() -> None:
 
 @pytest.mark.nvcc
 @pytest.mark.slow
+@each_arch
 @pytest.mark.parametrize(
     ("module", "size"),
     [(Chain, (2, 3, 18, 14)), (Transposed, (2, 8, 5, 4)), (Branches, (2, 16, 20, 20))],
 )
-def test_programs_with_convolutions_build_for_three_architectures(
-    module: type[nn.Module], size: tuple[int, ...], tmp_path: Path
+def test_programs_with_convolutions_build(
+    module: type[nn.Module], size: tuple[int, ...], archs: tuple[str, ...], tmp_path: Path
 ) -> None:
-    build = build_for_gpus(emit_cuda(lowered(module().eval(), [torch.randn(size)])), tmp_path)
+    build = build_for_gpus(emit_cuda(lowered(module().eval(), [torch.randn(size)])), tmp_path, archs)
     assert build.ok, [row.message for row in build.diagnostics]
     assert build.diagnostics == ()
-    assert {row.arch for row in build.resources} == {"sm_80", "sm_90", "sm_100"}
+    assert {row.arch for row in build.resources} == set(archs)

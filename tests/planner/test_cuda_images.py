@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.testing import OnGpu, OnHost, build_for_gpus, lowered
+from tests.gpu_archs import each_arch
 from tests.planner.cuda_support import MACHINES, Function, Table, Together, assert_as_torch
 
 
@@ -120,9 +121,10 @@ def test_what_moves_elements_puts_each_where_torch_does(
 
 @pytest.mark.nvcc
 @pytest.mark.slow
+@each_arch
 @pytest.mark.parametrize("table", [pytest.param(LINES, id="pools"), pytest.param(MOVED, id="copies")])
-def test_such_programs_build_for_three_architectures(table: Table, tmp_path: Path) -> None:
+def test_such_programs_build(table: Table, archs: tuple[str, ...], tmp_path: Path) -> None:
     together = Together(table)
-    build = build_for_gpus(emit_cuda(lowered(together, together.inputs)), tmp_path)
+    build = build_for_gpus(emit_cuda(lowered(together, together.inputs)), tmp_path, archs)
     assert build.ok, [row.message for row in build.diagnostics]
     assert build.diagnostics == ()

@@ -15,6 +15,7 @@ from stitch_planner.stitcher.lower.kernel_ir import KernelProgram, LibraryCall
 from stitch_planner.stitcher.lower.lowering import UnloweredError
 from stitch_planner.stitcher.lower.operations import MatmulOp
 from stitch_tools.models.task import Contract
+from tests.gpu_archs import each_arch
 
 
 def agrees(module: nn.Module, inputs: list[torch.Tensor], folder: Path) -> KernelProgram:
@@ -179,13 +180,14 @@ def test_reduced_precision_is_used_only_where_the_contract_allows_it() -> None:
 
 @pytest.mark.nvcc
 @pytest.mark.slow
+@each_arch
 @pytest.mark.parametrize("module", [pytest.param(Classifier, marks=pytest.mark.exhaustive), Gated])
-def test_whole_programs_build_for_three_architectures(module: type[nn.Module], tmp_path: Path) -> None:
+def test_whole_programs_build(module: type[nn.Module], archs: tuple[str, ...], tmp_path: Path) -> None:
     inputs = [torch.randn(7, 12)] if module is Classifier else [torch.randn(2, 5, 16)]
-    build = build_for_gpus(emit_cuda(lowered(module().eval(), inputs)), tmp_path)
+    build = build_for_gpus(emit_cuda(lowered(module().eval(), inputs)), tmp_path, archs)
     assert build.ok, [row.message for row in build.diagnostics]
     assert build.diagnostics == ()
-    assert {row.arch for row in build.resources} == {"sm_80", "sm_90", "sm_100"}
+    assert {row.arch for row in build.resources} == set(archs)
 
 
 class Hidden(nn.Module):

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.testing import OnGpu, OnHost, build_for_gpus, lowered
+from tests.gpu_archs import each_arch
 from tests.planner.cuda_support import MACHINES, Table, Together, assert_as_torch
 
 
@@ -167,9 +168,10 @@ def test_a_row_outside_the_table_is_nan(tmp_path: Path) -> None:
 
 @pytest.mark.nvcc
 @pytest.mark.slow
+@each_arch
 @pytest.mark.parametrize("table", [pytest.param(ALONG, id="along"), pytest.param(LOSSES, id="losses")])
-def test_such_programs_build_for_three_architectures(table: Table, tmp_path: Path) -> None:
+def test_such_programs_build(table: Table, archs: tuple[str, ...], tmp_path: Path) -> None:
     together = Together(table)
-    build = build_for_gpus(emit_cuda(lowered(together, together.inputs)), tmp_path)
+    build = build_for_gpus(emit_cuda(lowered(together, together.inputs)), tmp_path, archs)
     assert build.ok, [row.message for row in build.diagnostics]
     assert build.diagnostics == ()

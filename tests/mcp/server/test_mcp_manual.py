@@ -140,6 +140,7 @@ def ended(process: "subprocess.Popen[str]") -> Generator[None]:
         process.kill()
 
 
+@pytest.mark.exhaustive  # the next one answers a run of another process' workspace
 async def test_a_run_of_the_command_line_is_answered_by_the_tools(
     workspace: Path, server_context: ServerContext
 ) -> None:

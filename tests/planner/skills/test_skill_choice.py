@@ -1,5 +1,6 @@
 """Skills are chosen by what a plan computes and what limits it, the same ones each time, with a reason."""
 
+import runpy
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,10 @@ from stitch_planner.plan import Plan, PlanStep, PlanValue
 from stitch_planner.planning import make_plan
 from stitch_planner.skills.choose import choose_skills
 from stitch_planner.skills.library import Skill, packaged_skills
-from stitch_tools.graph import capture_graph
-from stitch_tools.models.task import ReferenceFacts
+from stitch_tools.graph import build_graph
+from stitch_tools.models.task import Contract, ReferenceFacts, Task
 from stitch_tools.models.verdict import Bench, Timing
-from stitch_tools.run.reference_server import ReferenceServer
-from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
-from stitch_tools.task.references import load_task
 
 SKILLS = Path(__file__).parents[3] / "planner" / "stitch_planner" / "skills"
 
@@ -148,16 +146,15 @@ Because the plan has softmax (60% of its least time); memory limits it.\
 
 
 @pytest.mark.parametrize("skill", packaged_skills(), ids=lambda skill: skill.name)
-@pytest.mark.slow
-def test_each_skill_is_chosen_for_its_own_reference(
-    skill: Skill, session: TargetSession, tmp_path: Path
-) -> None:
-    store = Store(tmp_path / "store")
-    folder = SKILLS / skill.name
-    task = load_task(str(folder / "reference.py"), workspace=folder, store=store)
+def test_each_skill_is_chosen_for_its_own_reference(skill: Skill) -> None:
+    pytest.importorskip("torch", reason="torch is in the target interpreter only")
+    from stitch_tools.worker.capture.graph_capture import capture
+    from tests.planner.stitch_support import NO_FACTS
+
+    reference = runpy.run_path(str(SKILLS / skill.name / "reference.py"))
+    module = reference["Model"](*reference["get_init_inputs"]()).eval()
+    contract = Contract(mode="eval")
+    graph = build_graph(capture(module, reference["get_inputs"]()), contract, None)
     target = "cpu" if skill.head.metadata.target == "cpu" else "cuda:sm_90"
-    with ReferenceServer(session, task, store) as server:
-        facts = server.observe()
-        graph = capture_graph(server.child, task, facts, None)
-    made = make_plan(graph, facts, task.model_copy(update={"target": target}), None)
-    assert skill.name in names(made, training=False)
+    task = Task(name=skill.name, files=(), main="reference.py", contract=contract, target=target)
+    assert skill.name in names(make_plan(graph, NO_FACTS, task, None), training=False)

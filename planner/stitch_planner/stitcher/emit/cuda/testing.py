@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-ALL_ARCHS = ("sm_80", "sm_90", "sm_100")
-
 
 def cuda_headers() -> Path:
     """The package's folder of device headers."""
@@ -55,7 +53,7 @@ def lowered(
     return lower_steps(type(module).__name__.lower(), "cuda:sm_90", graph, steps)
 
 
-def build_for_gpus(text: str, folder: Path, archs: Sequence[str] = ALL_ARCHS) -> Build:
+def build_for_gpus(text: str, folder: Path, archs: Sequence[str]) -> Build:
     """The build of a written program with every header that it can reach beside it.
 
     Raises:
@@ -78,8 +76,8 @@ class OnHost:
         command = cpp_command(
             find_cpp_compiler(), "main.cpp", "program.so", [cuda_headers(), native_include()]
         )
-        # -O1 keeps tests quick; -Wno-unknown-pragmas: host compilers know no `#pragma unroll`.
-        flags = ["-O1", "-Wno-unknown-pragmas", "-Werror"]
+        # -Og keeps tests quick; -Wno-unknown-pragmas: host compilers know no `#pragma unroll`.
+        flags = ["-Og", "-Wno-unknown-pragmas", "-Werror"]
         done = subprocess.run([*command, *flags], cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         self.path = str(folder / "program.so")
