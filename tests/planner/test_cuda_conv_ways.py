@@ -14,8 +14,10 @@ from stitch_planner.stitcher.emit.cuda.testing import OnHost, lowered
 from stitch_tools.compile.toolchain import find_cpp_compiler
 from tests.planner.test_cuda_conv_on_gpu import Ends, Every
 from tests.planner.test_cuda_convolutions import SHAPES, Transposed
+from tests.planner.test_cuda_volumes import VOLUMES, Volumes
 
 RELU_DROPS_NAN, READS_RESULT, REFUSES_PLAIN, REFUSES_ALL, SLOW_PLAIN = 1, 2, 4, 8, 16
+REFUSES_FIRST, REFUSES_LAST = 32, 64
 PLAIN, FUSED, BACKWARD, WRONG = range(4)
 
 
@@ -61,6 +63,18 @@ def on_host(module: nn.Module, inputs: list[torch.Tensor], folder: Path) -> list
 def test_convolutions_of_all_shapes_are_described_to_the_library(cudnn: StandIn, tmp_path: Path) -> None:
     module, images = Every().eval(), [torch.randn(shape) for _, shape in SHAPES.values()]
     for found, expected in zip(on_host(module, images, tmp_path), module(*images), strict=True):
+        torch.testing.assert_close(found, expected.detach(), rtol=1e-4, atol=1e-5)
+    assert cudnn.calls(PLAIN) > 0
+    assert cudnn.calls(BACKWARD) > 0
+
+
+@pytest.mark.parametrize("fault", [REFUSES_FIRST, REFUSES_LAST])
+def test_volumes_are_described_to_the_library_in_either_order(
+    fault: int, cudnn: StandIn, tmp_path: Path
+) -> None:
+    cudnn.set(fault)
+    module, volumes = Volumes().eval(), [torch.randn(shape) for _, shape in VOLUMES.values()]
+    for found, expected in zip(on_host(module, volumes, tmp_path), module(*volumes), strict=True):
         torch.testing.assert_close(found, expected.detach(), rtol=1e-4, atol=1e-5)
     assert cudnn.calls(PLAIN) > 0
     assert cudnn.calls(BACKWARD) > 0

@@ -155,6 +155,27 @@ class ConvOp(LibraryOp):
 
 
 @dataclass(frozen=True)
+class VolumeConvOp(LibraryOp):
+    """A convolution of volumes with constant weights, all [N, C, D, H, W] and dense, then `post`."""
+
+    weight: View
+    bias: View | None
+    norm: Normalisation | None
+    """Multiplied into the weights at initialisation."""
+    source: View
+    out: View
+    operands: tuple[View, ...]
+    post: tuple[PostOp, ...]
+    groups: int
+    kernel: Triple
+    stride: Triple
+    padding: Triple
+    dilation: Triple
+    transposed: bool
+    allow_tf32: bool
+
+
+@dataclass(frozen=True)
 class PoolWindow:
     """Where the windows of a pooling lie."""
 
