@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from stitch_planner.stitcher.emit.cuda.conv_calls import volume_tiles
 from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
@@ -65,7 +66,7 @@ class VolumeBlock(nn.Module):
         self.up = nn.ConvTranspose3d(6, 18, 3, stride=2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.max_pool3d(self.up(torch.relu(self.norm(self.first(x)) + x)), 2)
+        return functional.max_pool3d(self.up(torch.relu(self.norm(self.first(x)) + x)), 2)
 
 
 def randomised(module: nn.Module) -> nn.Module:
@@ -117,6 +118,40 @@ def test_norm_residual_and_relu_behind_a_volume_are_part_of_its_call(
     assert len(program.kernels) == 3
     results = OnHost(emit_cuda(program), tmp_path).run([x], named_state(module))
     assert max(errors(module, [x], results)) < LARGEST_ERROR[precision]
+
+
+class VolumeEndings(nn.Module):
+    """Element-wise operations behind convolutions; the last result is read twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up, self.twice = (
+            nn.Conv3d(4, 6, 3),
+            nn.ConvTranspose3d(4, 5, 2, stride=2),
+            nn.Conv3d(4, 3, 1),
+        )
+        self.offset = nn.Parameter(torch.randn(6, 1, 1, 1))
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        down = torch.sigmoid(functional.leaky_relu(self.down(x), 0.2) + self.offset)
+        up = functional.hardswish(self.up(x) + other) * 0.5
+        twice = self.twice(x)
+        return down, functional.max_pool3d(up, 2), torch.tanh(twice), functional.max_pool3d(twice, 2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_element_wise_operations_behind_a_volume_are_part_of_its_call(
+    precision: Precision, tmp_path: Path
+) -> None:
+    module, inputs = VolumeEndings().eval(), [torch.randn(2, 4, 4, 5, 6), torch.randn(2, 5, 8, 10, 12)]
+    program = program_of(module, inputs, precision)
+    calls = [kernel.operation for kernel in program.kernels if isinstance(kernel, LibraryCall)]
+    endings = [operation.ending for operation in calls if isinstance(operation, VolumeConvOp)]
+    assert [ending is not None for ending in endings] == [True, True, False]
+    # Three convolutions, two poolings, and the tanh of a result that a pooling reads as well.
+    assert len(program.kernels) == 6
+    results = OnHost(emit_cuda(program), tmp_path).run(inputs, named_state(module))
+    assert max(errors(module, inputs, results)) < LARGEST_ERROR[precision]
 
 
 def test_nan_and_infinity_stay_where_their_windows_are(tmp_path: Path) -> None:

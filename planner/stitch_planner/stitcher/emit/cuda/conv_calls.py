@@ -74,11 +74,16 @@ def volume_conv(op: VolumeConvOp) -> CallText:
     """volume_conv.cuh: cuDNN, or tensor cores of our own where TF32 is allowed."""
     rows, warps = volume_tiles(op.out.shape[1] // op.groups) if op.allow_tf32 else (0, 0)
     own = "a kernel of the program's own, or " if op.allow_tf32 else ""
+    run: tuple[CallArgument, ...] = ("call", op.source, op.out, *op.operands)
+    ending = ""
+    if op.ending is not None:
+        ending = f", {op.ending.name}"
+        run = (*run[:3], op.operands[0] if op.operands else None, op.ending_reads or "{}")
     return CallText(
         "stitch/cuda/volume_conv.cuh",
-        f"stitch::cuda::VolumeConv<{rows}, {warps}>",
+        f"stitch::cuda::VolumeConv<{rows}, {warps}{ending}>",
         ("dnn", "call", _volume_options(op), op.weight, op.bias, *_folded(op.norm)),
-        ("call", op.source, op.out, *op.operands),
+        run,
         chosen=f"{own}{_precision('cuDNN', op)}, measured at initialisation",
     )
 

@@ -2,6 +2,7 @@
 
 from stitch_planner.stitcher.lower.cuda.attention import CudaAttention
 from stitch_planner.stitcher.lower.cuda.convolutions import CudaConv
+from stitch_planner.stitcher.lower.cuda.endings import CudaElements
 from stitch_planner.stitcher.lower.cuda.image_plan import ImagePlans
 from stitch_planner.stitcher.lower.cuda.joins import CudaConcat
 from stitch_planner.stitcher.lower.cuda.lookups import CudaEinsum, CudaRowIndex
@@ -13,7 +14,6 @@ from stitch_planner.stitcher.lower.cuda.recurrent import CudaRnn
 from stitch_planner.stitcher.lower.cuda.unrolled import CudaUnrolled
 from stitch_planner.stitcher.lower.cuda.volumes import CudaVolumeConv
 from stitch_planner.stitcher.lower.templates.base import Template
-from stitch_planner.stitcher.lower.templates.elements import Elements
 from stitch_planner.stitcher.lower.templates.embedding import Embedding, EmbeddingBag
 from stitch_planner.stitcher.lower.templates.loss import ClassLoss
 from stitch_planner.stitcher.lower.templates.pool import Upsample
@@ -55,5 +55,5 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
         EmbeddingBag(),
         CudaRowIndex(),
         CudaEinsum(allow_tf32=allow_tf32),
-        Elements(),
+        CudaElements(),
     )

@@ -1,8 +1,9 @@
 // Convolutions and transposed convolutions of volumes, float32 or TF32, which lie as [N][C][D][H][W] on both
 // sides:
 //
-//     out = relu(conv(source, weight) * norm + bias + residual)
+//     out = more(relu(conv(source, weight) * norm + bias + residual))
 //
+// with element-wise operations of the program as `more` (volume_ending.cuh).
 // Three ways lead there: a kernel of ours on tensor cores (volume_tiles.cuh) where the options allow TF32,
 // cuDNN in the order that the volumes have, and cuDNN channels-last between two copies. Init measures each
 // as a whole, copies and ending included, and keeps the fastest. A call allocates nothing and may be captured
@@ -13,14 +14,13 @@
 #include <memory>
 
 #include "stitch/cuda/conv.cuh"
-#include "stitch/cuda/planar_conv.cuh"
 #include "stitch/cuda/restride.cuh"
 #include "stitch/cuda/volume_tiles.cuh"
 
 namespace stitch::cuda {
 
 // A channels-last result brought back, with what follows the sum: tiles of kChannels by kPixels.
-template <int kChannels>
+template <int kChannels, class E>
 struct TurnBack {
   static constexpr int kPixels = 64, kThreads = 256, kPhases = 2;
   struct Shared {
@@ -29,11 +29,9 @@ struct TurnBack {
   struct Thread {};
 
   const float* source;  // [N][pixels][C]
-  const float* bias;    // or null
-  const float* residual;
-  float* out;  // [N][C][pixels]
+  float* out;           // [N][C][pixels]
+  VolumeEnding<E> ending;
   int64_t pixels, channels, pixel_tiles, channel_tiles;
-  bool relu;
 
   template <int P>
   __device__ __forceinline__ void phase(int64_t block, int thread, Shared& shared, Thread&) const {
@@ -50,11 +48,26 @@ struct TurnBack {
         const int64_t channel = first_channel + i / kPixels, pixel = first_pixel + i % kPixels;
         if (channel >= channels || pixel >= pixels) continue;
         const int64_t at = (image * channels + channel) * pixels + pixel;
-        out[at] =
-            planar_finished(shared.tile[i / kPixels][i % kPixels], bias != nullptr ? bias + channel : nullptr,
-                            residual != nullptr ? residual + at : nullptr, relu);
+        out[at] = ending(shared.tile[i / kPixels][i % kPixels], channel, at);
       }
     }
+  }
+};
+
+// What follows the sum, in place: V neighbours of one channel.
+template <int V, class E>
+struct FinishVolumes {
+  float* out;
+  VolumeEnding<E> ending;
+  Divisor groups_of_plane, channels;  // groups of V elements in a plane; planes of a volume
+
+  __device__ void operator()(int64_t i) const {
+    uint32_t at, channel;
+    channels.split(groups_of_plane.split(static_cast<uint32_t>(i), at), channel);
+    Group<float, V> value = load<V>(out + i * V);
+#pragma unroll
+    for (int e = 0; e < V; ++e) value[e] = ending(value[e], channel, i * V + e);
+    store(out + i * V, value);
   }
 };
 
@@ -80,10 +93,12 @@ class LibraryVolumes {
                          : source_bytes() + result_bytes() + runner_.workspace_bytes();
   }
 
-  int32_t run(const Call& call, const float* source, float* out, const float* residual) const {
+  template <class E>
+  int32_t run(const Call& call, const float* source, float* out, const VolumeEnding<E>& ending) const {
     if (inner_.planar) {
       STITCH_TRY(runner_.run(call, source, out, nullptr));
-      return finish(call, out, residual);
+      if (ending.does_nothing()) return STITCH_OK;
+      return out_area() % 4 == 0 ? finish<4>(call, out, ending) : finish<1>(call, out, ending);
     }
     char* memory = static_cast<char*>(call.scratch);
     float* image = reinterpret_cast<float*>(memory);
@@ -94,12 +109,12 @@ class LibraryVolumes {
     STITCH_TRY(turn(call, source, image));
     STITCH_TRY(runner_.run(inner, image, result, nullptr));
     constexpr int kFew = 16, kMany = 32;
-    return options_.out_channels <= kFew ? turn_back<kFew>(call, result, out, residual)
-                                         : turn_back<kMany>(call, result, out, residual);
+    return options_.out_channels <= kFew ? turn_back<kFew>(call, result, out, ending)
+                                         : turn_back<kMany>(call, result, out, ending);
   }
+  const float* bias() const { return options_.has_bias ? weights_.packed_bias() : nullptr; }
 
  private:
-  const float* bias() const { return options_.has_bias ? weights_.packed_bias() : nullptr; }
   static size_t block(size_t bytes) { return (bytes + 255) / 256 * 256; }
   size_t source_bytes() const { return block(sizeof(float) * inner_.pixels() * inner_.read_channels()); }
   size_t result_bytes() const { return block(sizeof(float) * options_.out_pixels() * options_.out_channels); }
@@ -124,34 +139,20 @@ class LibraryVolumes {
     return copy.run(call, source, image);
   }
 
-  template <int kChannels>
-  int32_t turn_back(const Call& call, const float* result, float* out, const float* residual) const {
+  template <int kChannels, class E>
+  int32_t turn_back(const Call& call, const float* result, float* out, const VolumeEnding<E>& ending) const {
     const ConvOptions& o = options_;
-    TurnBack<kChannels> work{result,      bias(), residual, out, out_area(), o.out_channels,
-                             /*tiles=*/0, 0,      o.relu};
-    work.pixel_tiles = ceil_div(work.pixels, work.kPixels);
-    work.channel_tiles = ceil_div(o.out_channels, kChannels);
-    return blocks("bring a volume back", o.images * work.pixel_tiles * work.channel_tiles, work, call);
+    const int64_t pixel_tiles = ceil_div(out_area(), TurnBack<kChannels, E>::kPixels);
+    const int64_t channel_tiles = ceil_div(o.out_channels, kChannels);
+    const TurnBack<kChannels, E> work{result,         out,         ending,       out_area(),
+                                      o.out_channels, pixel_tiles, channel_tiles};
+    return blocks("bring a volume back", o.images * pixel_tiles * channel_tiles, work, call);
   }
 
-  int32_t finish(const Call& call, float* out, const float* residual) const {
-    if (bias() == nullptr && residual == nullptr && !options_.relu) return STITCH_OK;
-    return out_area() % 4 == 0 ? finish_planes<4>(call, out, residual)
-                               : finish_planes<1>(call, out, residual);
-  }
-
-  template <int V>
-  int32_t finish_planes(const Call& call, float* out, const float* residual) const {
-    const ConvOptions& o = options_;
-    const FinishPlanes<V> work{out,
-                               bias(),
-                               residual,
-                               o.out_channels * out_area(),
-                               Divisor(out_area() / V),
-                               Divisor(o.out_channels),
-                               out_area(),
-                               o.relu};
-    return each("finish a convolution", o.out_pixels() * o.out_channels / V, work, call);
+  template <int V, class E>
+  int32_t finish(const Call& call, float* out, const VolumeEnding<E>& ending) const {
+    const FinishVolumes<V, E> work{out, ending, Divisor(out_area() / V), Divisor(options_.out_channels)};
+    return each("finish a convolution", options_.out_pixels() * options_.out_channels / V, work, call);
   }
 
   ConvOptions options_, inner_;  // as the caller has it, and as the runner sees it
@@ -159,8 +160,8 @@ class LibraryVolumes {
   ConvRunner runner_;
 };
 
-// M and W: as VolumeTiles has them; M is 0 where there is no such kernel.
-template <int M, int W>
+// M and W: as VolumeTiles has them; M is 0 where there is no such kernel. E: as volume_ending.cuh has it.
+template <int M, int W, class E = NoMore>
 class VolumeConv {
  public:
   // Tensors are torch's; all but `weight` may be null.
@@ -184,15 +185,26 @@ class VolumeConv {
   size_t workspace_bytes() const { return library_ ? library_->workspace_bytes() : 0; }
 
   // `residual` is null where the options have none.
-  int32_t run(const Call& call, const float* source, float* out, const float* residual = nullptr) const {
-    if (options_.empty()) return STITCH_OK;
-    if constexpr (M > 0) {
-      if (tiles_) return tiles_->run(call, source, out, residual);
-    }
-    return library_->run(call, source, out, residual);
+  int32_t run(const Call& call, const float* source, float* out, const float* residual = nullptr,
+              const E& more = {}) const {
+    return options_.empty() ? STITCH_OK : run_with(call, source, out, residual, more);
   }
 
  private:
+  template <class T>
+  int32_t run_with(const Call& call, const float* source, float* out, const float* residual,
+                   const T& more) const {
+    VolumeEnding<T> ending{nullptr, residual, options_.relu, more};
+    if constexpr (M > 0) {
+      if (tiles_) {
+        ending.bias = tiles_->bias();
+        return tiles_->run(call, source, out, ending);
+      }
+    }
+    ending.bias = library_->bias();
+    return library_->run(call, source, out, ending);
+  }
+
   enum Way { kTiles, kPlanar, kLast };
 
   // Makes one way, and no other; false where it cannot be had.
@@ -257,8 +269,10 @@ class VolumeConv {
     Call inner = call;
     inner.scratch = scratch.get();
     inner.scratch_bytes = workspace_bytes();
+    // The tensors that a class of the program reads are not there yet.
+    const std::conditional_t<std::is_same_v<E, NoMore>, NoMore, PassOn> more{};
     const auto once = [&](const Call& one) {
-      return run(one, source.floats(), out.floats(), residual.floats());
+      return run_with(one, source.floats(), out.floats(), residual.floats(), more);
     };
     return measured_ms(inner, once, ms);
   }

@@ -14,6 +14,7 @@
 
 #include <vector>
 
+#include "stitch/cuda/volume_ending.cuh"
 #include "stitch/cuda/volume_table.cuh"
 
 namespace stitch::cuda {
@@ -22,18 +23,9 @@ namespace stitch::cuda {
 struct VolumeTensors {
   const float* source;
   const float* weight;  // packed
-  const float* bias;    // or null
-  const float* residual;
   float* out;
   const VolumeClass* classes;
   const VolumeTerm* terms;
-  bool relu;
-
-  __device__ __forceinline__ float finished(float value, int64_t channel, int64_t at) const {
-    if (bias != nullptr) value += bias[channel];
-    if (residual != nullptr) value += residual[at];
-    return relu && value < 0.0f ? 0.0f : value;  // NaN is not below 0
-  }
 };
 
 // Where one result of a class lies, and which taps meet the source there.
@@ -63,8 +55,9 @@ struct VolumeResult {
 #if defined(STITCH_ON_HOST)
 
 // All results of a class, as one sum each over the very table and weights that the kernel reads.
-template <int kTiles>
-void sum_volumes(const VolumeTensors& t, const VolumeShape& shape, const VolumeClass& own, int64_t groups) {
+template <int kTiles, class E>
+void sum_volumes(const VolumeTensors& t, const VolumeShape& shape, const VolumeClass& own, int64_t groups,
+                 const VolumeEnding<E>& ending) {
   const PackedPlace place{kTiles, ceil_div(shape.out_share, 16 * kTiles), own.chunks};
   const int64_t rows = place.blocks * kTiles * 16;
   std::vector<float> weights(groups * rows * own.chunks * kChunkTerms);
@@ -89,7 +82,7 @@ void sum_volumes(const VolumeTensors& t, const VolumeShape& shape, const VolumeC
           sum += double{nearest_tf32(from[one.offset])} * factors[term];
       }
       const int64_t at = (result.image * shape.out_channels + channel) * shape.out_area + result.out;
-      t.out[at] = t.finished(static_cast<float>(sum), channel, at);
+      t.out[at] = ending(static_cast<float>(sum), channel, at);
     }
   }
 }
@@ -203,8 +196,10 @@ struct VolumeBlock {
   }
 
   // Writes the sums of all warps, 16 channels of each at a time. `at`: this thread's result within a channel.
-  __device__ __forceinline__ void write(const float (&sums)[M][4][4], int64_t first_channel, int32_t channels,
-                                        int64_t at, bool there) const {
+  template <class E>
+  __device__ __forceinline__ void write(const float (&sums)[M][4][4], const VolumeEnding<E>& ending,
+                                        int64_t first_channel, int32_t channels, int64_t at,
+                                        bool there) const {
     const int warp = thread / 32, lane = thread % 32, row = warp % W * 16 + lane / 4;
     const int column = warp / W * kWarpColumns + lane % 4 * 2;
 #pragma unroll
@@ -222,15 +217,16 @@ struct VolumeBlock {
         if (!there || channel >= channels) continue;
         const int64_t place = at + (first_channel + channel) * shape.out_area;
         tensors.out[place] =
-            tensors.finished(memory[line * kPitch + thread % kColumns], first_channel + channel, place);
+            ending(memory[line * kPitch + thread % kColumns], first_channel + channel, place);
       }
     }
   }
 };
 
-template <int M, int W>
+template <int M, int W, class E>
 __global__ void __launch_bounds__(256, 2)
-    volume_kernel(const VolumeTensors tensors, const VolumeShape shape, const int blocks_of_group) {
+    volume_kernel(const VolumeTensors tensors, const VolumeShape shape, const VolumeEnding<E> ending,
+                  const int blocks_of_group) {
   using Block = VolumeBlock<M, W>;
   extern __shared__ __align__(16) float memory[];
   const VolumeClass& own = tensors.classes[blockIdx.x % shape.classes];
@@ -259,7 +255,8 @@ __global__ void __launch_bounds__(256, 2)
   await_copies<0>();
   const int32_t first_row = block * Block::kRows;
   const int64_t at = result.image * shape.out_channels * shape.out_area + result.out;
-  work.write(sums, int64_t{group} * shape.out_share + first_row, shape.out_share - first_row, at, there);
+  work.write(sums, ending, int64_t{group} * shape.out_share + first_row, shape.out_share - first_row, at,
+             there);
 }
 
 #endif
@@ -319,17 +316,14 @@ class VolumeTiles {
     return call.errors->check(cudaStreamSynchronize(call.stream), "pack a convolution");
   }
 
-  // `residual` is null where the options have none.
-  int32_t run(const Call& call, const float* source, float* out, const float* residual) const {
-    const VolumeTensors tensors{source,
-                                packed_.floats(),
-                                has_bias_ ? bias_.floats() : nullptr,
-                                residual,
-                                out,
+  const float* bias() const { return has_bias_ ? bias_.floats() : nullptr; }
+
+  template <class E>
+  int32_t run(const Call& call, const float* source, float* out, const VolumeEnding<E>& ending) const {
+    const VolumeTensors tensors{source, packed_.floats(), out,
                                 static_cast<const VolumeClass*>(classes_.get()),
-                                static_cast<const VolumeTerm*>(terms_.get()),
-                                options_.relu};
-    return launch(call, tensors);
+                                static_cast<const VolumeTerm*>(terms_.get())};
+    return launch(call, tensors, ending);
   }
 
  private:
@@ -348,16 +342,18 @@ class VolumeTiles {
   }
 
 #if defined(STITCH_ON_HOST)
-  int32_t launch(const Call&, const VolumeTensors& tensors) const {
+  template <class E>
+  int32_t launch(const Call&, const VolumeTensors& tensors, const VolumeEnding<E>& ending) const {
     for (int32_t i = 0; i < shape_.classes; ++i) {
-      sum_volumes<M * W>(tensors, shape_, tensors.classes[i], options_.groups);
+      sum_volumes<M * W>(tensors, shape_, tensors.classes[i], options_.groups, ending);
     }
     return STITCH_OK;
   }
 #else
-  int32_t launch(const Call& call, const VolumeTensors& tensors) const {
+  template <class E>
+  int32_t launch(const Call& call, const VolumeTensors& tensors, const VolumeEnding<E>& ending) const {
     using Block = VolumeBlock<M, W>;
-    const auto kernel = volume_kernel<M, W>;
+    const auto kernel = volume_kernel<M, W, E>;
     STITCH_TRY(call.errors->check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Block::kBytes),
         "take shared memory for a convolution"));
@@ -365,7 +361,7 @@ class VolumeTiles {
     if (across > kMostBlocks) return call.errors->fail(STITCH_ERROR, "more blocks than a grid can have");
     const int of_group = static_cast<int>(ceil_div(options_.out_share(), kRows));
     const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(of_group * options_.groups));
-    kernel<<<grid, Block::kThreads, Block::kBytes, call.stream>>>(tensors, shape_, of_group);
+    kernel<<<grid, Block::kThreads, Block::kBytes, call.stream>>>(tensors, shape_, ending, of_group);
     return call.launched("convolution of volumes");
   }
 #endif
