@@ -89,6 +89,7 @@ void sum_volumes(const VolumeTensors& t, const VolumeShape& shape, const VolumeC
 
 #else
 
+// Where it is not `there`, nothing is read, and the address may be any.
 __device__ __forceinline__ void copy_element_or_zero(float* to, const float* from, bool there) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(there ? 4 : 0));
@@ -154,7 +155,8 @@ struct VolumeBlock {
       const int stage = chunk % kStages, first = thread / kColumns * kGathered;
       float* to = elements(stage) + first * kPitch + thread % kColumns;
       const VolumeTerm* terms = tensors.terms + own.terms + int64_t{chunk} * kChunkTerms + first;
-#pragma unroll
+// More at once would take registers that the sums need.
+#pragma unroll 4
       for (int i = 0; i < kGathered; i += 2) {
         // Two terms at once; all threads of a warp read the same.
         const int4 two = __ldg(reinterpret_cast<const int4*>(terms + i));
@@ -169,7 +171,7 @@ struct VolumeBlock {
 
   __device__ __forceinline__ void gather(float* to, int32_t offset, uint32_t needs) const {
     const bool there = (mask & needs) == needs;
-    copy_element_or_zero(to, there ? from + offset : tensors.source, there);
+    copy_element_or_zero(to, from + offset, there);
   }
 
   __device__ __forceinline__ void multiply(int stage, float (&sums)[M][4][4]) const {
