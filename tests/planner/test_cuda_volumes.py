@@ -104,22 +104,6 @@ def test_convolutions_of_volumes_agree_with_float64(precision: Precision, tmp_pa
     assert max(errors(module, inputs, results)) < LARGEST_ERROR[precision]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_norm_residual_and_relu_behind_a_volume_are_part_of_its_call(
-    precision: Precision, tmp_path: Path
-) -> None:
-    module, x = randomised(VolumeBlock()), torch.randn(2, 6, 4, 5, 6)
-    program = program_of(module, [x], precision)
-    calls = [kernel.operation for kernel in program.kernels if isinstance(kernel, LibraryCall)]
-    first, up = (operation for operation in calls if isinstance(operation, VolumeConvOp))
-    assert first.norm is not None
-    assert [item.kind for item in first.post] == ["add", "relu"]
-    assert up.transposed
-    assert len(program.kernels) == 3
-    results = OnHost(emit_cuda(program), tmp_path).run([x], named_state(module))
-    assert max(errors(module, [x], results)) < LARGEST_ERROR[precision]
-
-
 class VolumeEndings(nn.Module):
     """Element-wise operations behind convolutions; the last result is read twice."""
 
@@ -139,17 +123,32 @@ class VolumeEndings(nn.Module):
         return down, functional.max_pool3d(up, 2), torch.tanh(twice), functional.max_pool3d(twice, 2)
 
 
+class VolumeTails(nn.Module):
+    """Both, as one program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.endings = VolumeBlock(), VolumeEndings()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.block(x), *self.endings(y, other)
+
+
+TAILS = ((2, 6, 4, 5, 6), (2, 4, 4, 5, 6), (2, 5, 8, 10, 12))
+"""Inputs of VolumeTails."""
+
+
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_element_wise_operations_behind_a_volume_are_part_of_its_call(
-    precision: Precision, tmp_path: Path
-) -> None:
-    module, inputs = VolumeEndings().eval(), [torch.randn(2, 4, 4, 5, 6), torch.randn(2, 5, 8, 10, 12)]
+def test_what_follows_a_volume_is_part_of_its_call(precision: Precision, tmp_path: Path) -> None:
+    module, inputs = randomised(VolumeTails()), [torch.randn(shape) for shape in TAILS]
     program = program_of(module, inputs, precision)
     calls = [kernel.operation for kernel in program.kernels if isinstance(kernel, LibraryCall)]
-    endings = [operation.ending for operation in calls if isinstance(operation, VolumeConvOp)]
-    assert [ending is not None for ending in endings] == [True, True, False]
-    # Three convolutions, two poolings, and the tanh of a result that a pooling reads as well.
-    assert len(program.kernels) == 6
+    first, *others = (operation for operation in calls if isinstance(operation, VolumeConvOp))
+    assert first.norm is not None
+    assert [item.kind for item in first.post] == ["add", "relu"]
+    assert [operation.ending is not None for operation in others] == [False, True, True, False]
+    # Five convolutions, three poolings, and the tanh of a result that a pooling reads as well.
+    assert len(program.kernels) == 9
     results = OnHost(emit_cuda(program), tmp_path).run(inputs, named_state(module))
     assert max(errors(module, inputs, results)) < LARGEST_ERROR[precision]
 

@@ -12,10 +12,11 @@ from stitch_planner.stitcher.emit.cuda.testing import OnGpu, lowered
 from stitch_tools.models.task import Contract, Precision
 from tests.planner.test_cuda_volumes import (
     LARGEST_ERROR,
+    TAILS,
     VOLUMES,
     VolumeBlock,
-    VolumeEndings,
     Volumes,
+    VolumeTails,
     errors,
     named_state,
     randomised,
@@ -29,8 +30,7 @@ pytestmark = [
 
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[tuple[int, ...], ...]]] = {
     "shapes": (lambda: Volumes().eval(), tuple(shape for _, shape in VOLUMES.values())),
-    "block": (lambda: randomised(VolumeBlock()), ((2, 6, 4, 5, 6),)),
-    "endings": (lambda: VolumeEndings().eval(), ((2, 4, 4, 5, 6), (2, 5, 8, 10, 12))),
+    "tails": (lambda: randomised(VolumeTails()), TAILS),
     # More results than one block computes, more terms than the stages of its pipeline hold.
     "blocks": (lambda: nn.Conv3d(20, 130, 3, padding=1).eval(), ((2, 20, 5, 6, 7),)),
     "transposed blocks": (
