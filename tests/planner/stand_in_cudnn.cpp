@@ -9,14 +9,21 @@
 
 namespace {
 
+// Sizes of volumes; images have a depth of 1.
 struct Tensor {
-  int n, c, h, w;
+  int n, c, size[3];
+  bool first = false;  // channels before pixels in memory
+
+  int pixels() const { return size[0] * size[1] * size[2]; }
+  size_t at(int image, int channel, int pixel) const {
+    const size_t all = pixels();
+    return first ? (static_cast<size_t>(image) * c + channel) * all + pixel
+                 : (image * all + pixel) * c + channel;
+  }
 };
-struct Filter {
-  int k, c, h, w;
-};
+using Filter = Tensor;  // n: filters
 struct Convolution {
-  int pad[2], stride[2], dilation[2], groups = 1, math = -1;
+  int pad[3], stride[3], dilation[3], groups = 1, math = -1;
 };
 struct Activation {
   int mode, nan;
@@ -34,7 +41,15 @@ constexpr size_t kWorkspace = 4096;
 int faults = 0;  // bits, see the settings below
 int calls[4] = {};
 
-enum Fault { kReluDropsNan = 1, kReadsResult = 2, kRefusesPlain = 4, kRefusesAll = 8, kSlowPlain = 16 };
+enum Fault {
+  kReluDropsNan = 1,
+  kReadsResult = 2,
+  kRefusesPlain = 4,
+  kRefusesAll = 8,
+  kSlowPlain = 16,
+  kRefusesFirst = 32,
+  kRefusesLast = 64
+};
 enum Call { kPlain = 0, kFused = 1, kBackward = 2, kWrong = 3 };
 
 int wrong() {
@@ -45,33 +60,50 @@ int wrong() {
 // For each product of a convolution from images `x` to images `y`: visit(place in x, in the filter, in y).
 template <class Visit>
 void products(const Tensor& x, const Filter& f, const Convolution& o, const Tensor& y, Visit visit) {
-  const int out_share = f.k / o.groups;
+  const int out_share = f.n / o.groups;
   for (int n = 0; n < y.n; ++n)
-    for (int row = 0; row < y.h; ++row)
-      for (int column = 0; column < y.w; ++column)
-        for (int kr = 0; kr < f.h; ++kr)
-          for (int kc = 0; kc < f.w; ++kc) {
-            const int r = row * o.stride[0] - o.pad[0] + kr * o.dilation[0];
-            const int c = column * o.stride[1] - o.pad[1] + kc * o.dilation[1];
-            if (r < 0 || r >= x.h || c < 0 || c >= x.w) continue;
-            const size_t from = ((static_cast<size_t>(n) * x.h + r) * x.w + c) * x.c;
-            const size_t to = ((static_cast<size_t>(n) * y.h + row) * y.w + column) * y.c;
-            for (int k = 0; k < f.k; ++k)
-              for (int i = 0; i < f.c; ++i) {
-                const size_t weight = ((static_cast<size_t>(k) * f.h + kr) * f.w + kc) * f.c + i;
-                visit(from + k / out_share * f.c + i, weight, to + k);
-              }
+    for (int to = 0; to < y.pixels(); ++to)
+      for (int tap = 0; tap < f.pixels(); ++tap) {
+        int from = 0, rest_to = to, rest_tap = tap, step = 1;
+        bool meets = true;
+        for (int a = 2; a >= 0; --a) {
+          const int place =
+              rest_to % y.size[a] * o.stride[a] - o.pad[a] + rest_tap % f.size[a] * o.dilation[a];
+          meets = meets && place >= 0 && place < x.size[a];
+          from += place * step;
+          step *= x.size[a], rest_to /= y.size[a], rest_tap /= f.size[a];
+        }
+        for (int k = 0; meets && k < f.n; ++k)
+          for (int i = 0; i < f.c; ++i) {
+            visit(x.at(n, k / out_share * f.c + i, from), f.at(k, i, tap), y.at(n, k, to));
           }
+      }
 }
 
 bool fits(const Tensor& x, const Filter& f, const Convolution& o, const Tensor& y) {
-  bool same = x.n == y.n && x.c == f.c * o.groups && y.c == f.k && f.k % o.groups == 0;
-  const int in[2] = {x.h, x.w}, out[2] = {y.h, y.w}, window[2] = {f.h, f.w};
-  for (int a = 0; a < 2; ++a) {
-    const int reach = o.dilation[a] * (window[a] - 1) + 1;
-    same = same && (in[a] + 2 * o.pad[a] - reach) / o.stride[a] + 1 == out[a];
+  bool same = x.n == y.n && x.c == f.c * o.groups && y.c == f.n && f.n % o.groups == 0;
+  for (int a = 0; a < 3; ++a) {
+    const int reach = o.dilation[a] * (f.size[a] - 1) + 1;
+    same = same && (x.size[a] + 2 * o.pad[a] - reach) / o.stride[a] + 1 == y.size[a];
   }
-  return same;
+  return same && x.first == f.first && x.first == y.first;
+}
+
+bool same(const Tensor& a, const Tensor& b) {
+  return a.n == b.n && a.c == b.c && memcmp(a.size, b.size, sizeof a.size) == 0 && a.first == b.first;
+}
+
+// Numbers of two or three axes as three; `missing` for the depth that images do not have.
+bool spread(int count, const int* values, int missing, int (&all)[3]) {
+  all[0] = count == 3 ? values[0] : missing;
+  for (int a = 1; a < 3; ++a) all[a] = values[count - 3 + a];
+  return count == 2 || count == 3;
+}
+
+int describe(Tensor* t, int format, int type, int count, const int* sizes) {
+  t->n = sizes[0], t->c = sizes[1], t->first = format == 0;
+  if (faults & (t->first ? kRefusesFirst : kRefusesLast)) return kNotSupported;
+  return spread(count - 2, sizes + 2, 1, t->size) && (format == 0 || format == 1) && type == 0 ? 0 : wrong();
 }
 
 int list(int requested, int* returned, Found* found, const std::vector<Found>& all) {
@@ -108,22 +140,21 @@ int cudnnDestroy(void* handle) { return unmake(static_cast<int*>(handle)); }
 int cudnnSetStream(void*, void*) { return 0; }
 int cudnnCreateTensorDescriptor(Tensor** made) { return make(made); }
 int cudnnDestroyTensorDescriptor(Tensor* made) { return unmake(made); }
-int cudnnSetTensor4dDescriptor(Tensor* t, int format, int type, int n, int c, int h, int w) {
-  *t = {n, c, h, w};
-  return format == 1 && type == 0 ? 0 : wrong();
+int cudnnSetTensorNdDescriptorEx(Tensor* t, int format, int type, int count, const int* sizes) {
+  return describe(t, format, type, count, sizes);
 }
 int cudnnCreateFilterDescriptor(Filter** made) { return make(made); }
 int cudnnDestroyFilterDescriptor(Filter* made) { return unmake(made); }
-int cudnnSetFilter4dDescriptor(Filter* f, int type, int format, int k, int c, int h, int w) {
-  *f = {k, c, h, w};
-  return format == 1 && type == 0 ? 0 : wrong();
+int cudnnSetFilterNdDescriptor(Filter* f, int type, int format, int count, const int* sizes) {
+  return describe(f, format, type, count, sizes);
 }
 int cudnnCreateConvolutionDescriptor(Convolution** made) { return make(made); }
 int cudnnDestroyConvolutionDescriptor(Convolution* made) { return unmake(made); }
-int cudnnSetConvolution2dDescriptor(Convolution* o, int ph, int pw, int sh, int sw, int dh, int dw, int mode,
-                                    int type) {
-  *o = {{ph, pw}, {sh, sw}, {dh, dw}};
-  return mode == 1 && type == 0 ? 0 : wrong();
+int cudnnSetConvolutionNdDescriptor(Convolution* o, int count, const int* padding, const int* stride,
+                                    const int* dilation, int mode, int type) {
+  const bool all = spread(count, padding, 0, o->pad) && spread(count, stride, 1, o->stride) &&
+                   spread(count, dilation, 1, o->dilation);
+  return all && mode == 1 && type == 0 ? 0 : wrong();
 }
 int cudnnSetConvolutionGroupCount(Convolution* o, int groups) { return o->groups = groups, 0; }
 int cudnnSetConvolutionMathType(Convolution* o, int math) { return o->math = math, 0; }
@@ -157,7 +188,7 @@ int cudnnConvolutionForward(void*, const float* alpha, Tensor* x, const float* s
   if (faults & kSlowPlain) usleep(2000);
   ++calls[kPlain];
   if (bytes > 0) memset(workspace, 0xff, bytes);
-  const size_t count = static_cast<size_t>(y->n) * y->h * y->w * y->c;
+  const size_t count = static_cast<size_t>(y->n) * y->pixels() * y->c;
   std::vector<double> sums(count, 0.0);
   products(*x, *f, *o, *y, [&](size_t a, size_t b, size_t c) { sums[c] += double{source[a]} * w[b]; });
   for (size_t i = 0; i < count; ++i) out[i] = static_cast<float>(sums[i]);
@@ -168,13 +199,13 @@ int cudnnConvolutionBiasActivationForward(void*, const float* alpha1, Tensor* x,
                                           void* workspace, size_t bytes, const float* alpha2, Tensor* z,
                                           const float* added, Tensor* bias, const float* own, Activation* a,
                                           Tensor* y, float* out) {
-  if (!fits(*x, *f, *o, *y) || *alpha1 != 1 || memcmp(z, y, sizeof *y) != 0) return wrong();
-  if (bias->c != y->c || bias->n * bias->h * bias->w != 1 || a->nan != 1) return wrong();
+  if (!fits(*x, *f, *o, *y) || *alpha1 != 1 || !same(*z, *y)) return wrong();
+  if (bias->c != y->c || bias->n * bias->pixels() != 1 || a->nan != 1) return wrong();
   if ((algorithm == 1 && bytes < kWorkspace) || (a->mode == 5 && algorithm != 1)) return wrong();
   if (faults & kRefusesAll) return kNotSupported;
   ++calls[kFused];
   if (bytes > 0) memset(workspace, 0xff, bytes);
-  const size_t count = static_cast<size_t>(y->n) * y->h * y->w * y->c;
+  const size_t count = static_cast<size_t>(y->n) * y->pixels() * y->c;
   std::vector<double> sums(count, 0.0);
   products(*x, *f, *o, *y, [&](size_t p, size_t q, size_t r) { sums[r] += double{source[p]} * w[q]; });
   for (size_t i = 0; i < count; ++i) {
@@ -202,7 +233,7 @@ int cudnnConvolutionBackwardData(void*, const float* alpha, Filter* f, const flo
     return wrong();
   }
   ++calls[kBackward];
-  const size_t count = static_cast<size_t>(dx->n) * dx->h * dx->w * dx->c;
+  const size_t count = static_cast<size_t>(dx->n) * dx->pixels() * dx->c;
   std::vector<double> sums(count, 0.0);
   products(*dx, *f, *o, *dy, [&](size_t a, size_t b, size_t c) { sums[a] += double{source[c]} * w[b]; });
   for (size_t i = 0; i < count; ++i) out[i] = static_cast<float>(sums[i]);

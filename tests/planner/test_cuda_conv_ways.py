@@ -14,8 +14,10 @@ from stitch_planner.stitcher.emit.cuda.testing import OnHost, lowered
 from stitch_tools.compile.toolchain import find_cpp_compiler
 from tests.planner.test_cuda_conv_on_gpu import Ends, Every
 from tests.planner.test_cuda_convolutions import SHAPES, Transposed
+from tests.planner.test_cuda_volumes import VOLUMES, Volumes
 
 RELU_DROPS_NAN, READS_RESULT, REFUSES_PLAIN, REFUSES_ALL, SLOW_PLAIN = 1, 2, 4, 8, 16
+REFUSES_FIRST, REFUSES_LAST = 32, 64
 PLAIN, FUSED, BACKWARD, WRONG = range(4)
 
 
@@ -52,10 +54,17 @@ def cudnn(library: StandIn) -> Iterator[StandIn]:
     assert library.calls(WRONG) == 0, "the library was called in a way that it does not allow"
 
 
-def on_host(module: nn.Module, inputs: list[torch.Tensor], folder: Path) -> list[torch.Tensor]:
-    text = "#define STITCH_CUDNN_ON_HOST 1\n" + emit_cuda(lowered(module, inputs))
+def host_program(module: nn.Module, inputs: list[torch.Tensor], folder: Path) -> OnHost:
+    return OnHost("#define STITCH_CUDNN_ON_HOST 1\n" + emit_cuda(lowered(module, inputs)), folder)
+
+
+def state(module: nn.Module) -> dict[str, torch.Tensor]:
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return OnHost(text, folder).run(inputs, {name: value.detach() for name, value in named.items()})
+    return {name: value.detach() for name, value in named.items()}
+
+
+def on_host(module: nn.Module, inputs: list[torch.Tensor], folder: Path) -> list[torch.Tensor]:
+    return host_program(module, inputs, folder).run(inputs, state(module))
 
 
 def test_convolutions_of_all_shapes_are_described_to_the_library(cudnn: StandIn, tmp_path: Path) -> None:
@@ -64,6 +73,18 @@ def test_convolutions_of_all_shapes_are_described_to_the_library(cudnn: StandIn,
         torch.testing.assert_close(found, expected.detach(), rtol=1e-4, atol=1e-5)
     assert cudnn.calls(PLAIN) > 0
     assert cudnn.calls(BACKWARD) > 0
+
+
+def test_volumes_are_described_to_the_library_in_either_order(cudnn: StandIn, tmp_path: Path) -> None:
+    module, volumes = Volumes().eval(), [torch.randn(shape) for _, shape in VOLUMES.values()]
+    program = host_program(module, volumes, tmp_path)
+    for fault in (REFUSES_FIRST, REFUSES_LAST):
+        cudnn.set(fault)
+        for found, expected in zip(program.run(volumes, state(module)), module(*volumes), strict=True):
+            torch.testing.assert_close(found, expected.detach(), rtol=1e-4, atol=1e-5)
+        assert cudnn.calls(PLAIN) > 0
+        assert cudnn.calls(BACKWARD) > 0
+        assert cudnn.calls(WRONG) == 0
 
 
 def forward_and_nan(cudnn: StandIn, folder: Path, faults: int) -> tuple[int, int]:

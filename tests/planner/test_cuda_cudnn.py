@@ -15,6 +15,7 @@ from tests.planner.library_headers import SAME_CALL, compile_text, same_function
 SAME = {
     "kSuccess": "CUDNN_STATUS_SUCCESS",
     "kFloat": "CUDNN_DATA_FLOAT",
+    "kNchw": "CUDNN_TENSOR_NCHW",
     "kNhwc": "CUDNN_TENSOR_NHWC",
     "kCrossCorrelation": "CUDNN_CROSS_CORRELATION",
     "kDeterministic": "CUDNN_DETERMINISTIC",
@@ -101,7 +102,7 @@ def test_our_declarations_are_those_of_the_headers(tmp_path: Path, includes: lis
 @pytest.mark.parametrize(
     ("right", "wrong", "said"),
     [
-        ("kNhwc = 1", "kNhwc = 0", "kNhwc"),
+        ("kNhwc = 1", "kNhwc = 2", "kNhwc"),
         ("  float time;\n  size_t memory;", "  size_t memory;\n  float time;", "memory"),
         ("ActivationDesc, int mode, int nan, double", "ActivationDesc, int mode, int nan, int", "Activation"),
         ("(Handle, cudaStream_t);", "(Handle);", "SetStream"),

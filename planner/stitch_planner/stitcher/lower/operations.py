@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from stitch_planner.stitcher.lower.kernel_ir import LibraryOp, View
+from stitch_planner.stitcher.lower.kernel_ir import Buffer, LibraryOp, PointwiseKernel, View
 
 Pair = tuple[int, int]
 """Height and width."""
@@ -152,6 +152,36 @@ class ConvOp(LibraryOp):
     allow_tf32: bool = False
     planar: bool = False
     """All images lie as N, C, H, W."""
+
+
+@dataclass(frozen=True)
+class VolumeConvOp(LibraryOp):
+    """A convolution of volumes with constant weights, then `post`, then `ending`.
+
+    All volumes are [N, C, D, H, W] and dense.
+    """
+
+    weight: View
+    bias: View | None
+    norm: Normalisation | None
+    """Multiplied into the weights at initialisation."""
+    source: View
+    out: View
+    operands: tuple[View, ...]
+    post: tuple[PostOp, ...]
+    groups: int
+    kernel: Triple
+    stride: Triple
+    padding: Triple
+    dilation: Triple
+    transposed: bool
+    allow_tf32: bool
+    ending: PointwiseKernel | None = None
+    """Element-wise operations on what `post` gives, which the kernel would read from `ending_source`."""
+    ending_source: Buffer | None = None
+    """Never stored."""
+    ending_reads: tuple[View, ...] = ()
+    """What `ending` reads besides."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from stitch_planner.stitcher.emit.call_text import CallArgument, CallText, braced, flag
 from stitch_planner.stitcher.lower.cuda.image_plan import DIRECT_PIXELS, kind_of
-from stitch_planner.stitcher.lower.operations import ConvOp, Pair
+from stitch_planner.stitcher.lower.operations import ConvOp, Normalisation, Pair, PostOp, Triple, VolumeConvOp
 from stitch_planner.stitcher.lower.templates.conv import ConvShape
 
 _LARGEST_WINDOW = 7
@@ -12,6 +12,8 @@ _LARGEST_STRIDE = 2
 _PLANAR_ROWS = 8
 """Results of a column that a thread of the planar depthwise kernel computes: rows of the source are read once
 for all windows on them."""
+_MOST_TILES = 4
+"""Of volume_tiles.cuh: sums of four tiles take 64 registers of a thread."""
 _OWN = "a kernel of the program's own, float32"
 _FEWEST_THREADS = 1 << 16
 """Of the depthwise kernel: half of what a large GPU (132 multiprocessors of 2048 threads) holds with the 100
@@ -20,10 +22,8 @@ registers a thread that the largest tile takes."""
 
 def conv(op: ConvOp) -> CallText:
     """depthwise.cuh where every channel has a window of its own, else conv.cuh: cuDNN."""
-    norm = op.norm
-    fold = () if norm is None else (norm.gamma, norm.beta, norm.mean, norm.variance, repr(norm.eps))
-    residual = op.operands[0] if op.operands else None
-    run = ("call", op.source, op.out, *((residual,) if residual is not None else ()))
+    fold = _folded(op.norm)
+    run = ("call", op.source, op.out, *op.operands)
     if op.planar:
         return _planar(op, fold, run)
     if is_depthwise(op):
@@ -70,7 +70,38 @@ def _planar(op: ConvOp, fold: tuple[CallArgument, ...], run: tuple[CallArgument,
     )
 
 
-def _precision(library: str, op: ConvOp) -> str:
+def volume_conv(op: VolumeConvOp) -> CallText:
+    """volume_conv.cuh: cuDNN, or tensor cores of our own where TF32 is allowed."""
+    rows, warps = volume_tiles(op.out.shape[1] // op.groups) if op.allow_tf32 else (0, 0)
+    own = "a kernel of the program's own, or " if op.allow_tf32 else ""
+    run: tuple[CallArgument, ...] = ("call", op.source, op.out, *op.operands)
+    ending = ""
+    if op.ending is not None:
+        ending = f", {op.ending.name}"
+        run = (*run[:3], op.operands[0] if op.operands else None, op.ending_reads or "{}")
+    return CallText(
+        "stitch/cuda/volume_conv.cuh",
+        f"stitch::cuda::VolumeConv<{rows}, {warps}{ending}>",
+        ("dnn", "call", _volume_options(op), op.weight, op.bias, *_folded(op.norm)),
+        run,
+        chosen=f"{own}{_precision('cuDNN', op)}, measured at initialisation",
+    )
+
+
+def volume_tiles(channels: int) -> Pair:
+    """Tiles of 16 channels that a warp of volume_tiles.cuh computes, and warps beside each other."""
+    tiles = -(-channels // 16)
+    if tiles <= _MOST_TILES:
+        return tiles, 1
+    # Three tiles a warp where that wastes fewer channels than four.
+    return (3 if -(-tiles // 6) * 6 < -(-tiles // 8) * 8 else _MOST_TILES), 2
+
+
+def _folded(norm: Normalisation | None) -> tuple[CallArgument, ...]:
+    return () if norm is None else (norm.gamma, norm.beta, norm.mean, norm.variance, repr(norm.eps))
+
+
+def _precision(library: str, op: ConvOp | VolumeConvOp) -> str:
     return f"{library}, {'TF32 allowed' if op.allow_tf32 else 'float32'}"
 
 
@@ -96,29 +127,64 @@ def depthwise_tile(op: ConvOp, vector: int) -> Pair:
 
 def _options(op: ConvOp) -> str:
     """A stitch::cuda::ConvOptions."""
-    kinds = [item.kind for item in op.post]
-    assert kinds in ([], ["add"], ["relu"], ["add", "relu"]), "`absorbs` takes no more"
     n, _, height, width = op.source.shape
     return _named(
         images=n,
+        depth=1,
         height=height,
         width=width,
+        out_depth=1,
         out_height=op.out.shape[2],
         out_width=op.out.shape[3],
         in_channels=op.channels[0],
         out_channels=op.channels[1],
         groups=op.groups,
-        kernel=braced(op.kernel),
-        stride=braced(op.stride),
-        padding=braced(op.padding),
-        dilation=braced(op.dilation),
+        kernel=braced((*op.kernel, 1)),
+        stride=braced((*op.stride, 1)),
+        padding=braced((*op.padding, 0)),
+        dilation=braced((*op.dilation, 1)),
         transposed=flag(op.transposed),
         has_bias=flag(op.bias is not None or op.norm is not None),
-        has_residual=flag("add" in kinds),
-        relu=flag("relu" in kinds),
+        **_ending(op.post),
         source_first=flag(not op.planar and not op.source.is_channels_last),
         allow_tf32=flag(op.allow_tf32),
     )
+
+
+def _volume_options(op: VolumeConvOp) -> str:
+    """The same for volumes, whose depth the header has behind the other two."""
+    n, channels, depth, height, width = op.source.shape
+    return _named(
+        images=n,
+        depth=depth,
+        height=height,
+        width=width,
+        out_depth=op.out.shape[2],
+        out_height=op.out.shape[3],
+        out_width=op.out.shape[4],
+        in_channels=channels,
+        out_channels=op.out.shape[1],
+        groups=op.groups,
+        kernel=_depth_last(op.kernel),
+        stride=_depth_last(op.stride),
+        padding=_depth_last(op.padding),
+        dilation=_depth_last(op.dilation),
+        transposed=flag(op.transposed),
+        has_bias=flag(op.bias is not None or op.norm is not None),
+        **_ending(op.post),
+        source_first="false",
+        allow_tf32=flag(op.allow_tf32),
+    )
+
+
+def _depth_last(numbers: Triple) -> str:
+    return braced((*numbers[1:], numbers[0]))
+
+
+def _ending(post: tuple[PostOp, ...]) -> dict[str, str]:
+    kinds = [item.kind for item in post]
+    assert kinds in ([], ["add"], ["relu"], ["add", "relu"]), "`absorbs` takes no more"
+    return {"has_residual": flag("add" in kinds), "relu": flag("relu" in kinds)}
 
 
 def _named(**fields: int | str) -> str:

@@ -10,7 +10,7 @@ from stitch_planner.stitcher.emit.cpu.emit_cpp import header_closure
 from stitch_planner.stitcher.emit.cuda.library_calls import LIBRARIES, call_text
 from stitch_planner.stitcher.emit.cuda.lines import comment_line
 from stitch_planner.stitcher.emit.cuda.operands import pointer_name
-from stitch_planner.stitcher.emit.cuda.pointwise import pointwise_class
+from stitch_planner.stitcher.emit.cuda.pointwise import ending_class, pointwise_class
 from stitch_planner.stitcher.emit.cuda.rows import RowClass
 from stitch_planner.stitcher.emit.cuda.schedule import column_schedule, row_schedule
 from stitch_planner.stitcher.emit.scalar_text import MEMORY_TYPES
@@ -26,6 +26,7 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     View,
     inputs_written,
 )
+from stitch_planner.stitcher.lower.operations import VolumeConvOp
 
 MAIN = "program.cu"
 BODY_INDENT = 4
@@ -60,7 +61,7 @@ def emit_cuda(program: KernelProgram, title: str = "", summary: Sequence[str] = 
         _opening(program, title, summary),
         "\n".join([*headers, *extra]),
         "namespace {",
-        *(_kernel_class(kernel) for kernel in kernels if not isinstance(kernel, LibraryCall)),
+        *(text for kernel in kernels if (text := _kernel_class(kernel))),
         _facts(program),
         "}  // namespace",
         _handle(program, kernels, calls),
@@ -78,6 +79,13 @@ def _opening(program: KernelProgram, title: str, summary: Sequence[str]) -> str:
 
 
 def _kernel_class(kernel: Kernel) -> str:
+    """The class of a kernel; of a library call that of its end, "" where it has none."""
+    if isinstance(kernel, LibraryCall):
+        operation = kernel.operation
+        if not isinstance(operation, VolumeConvOp) or operation.ending is None:
+            return ""
+        assert operation.ending_source is not None
+        return ending_class(operation.ending, operation.ending_source)
     if isinstance(kernel, PointwiseKernel):
         return pointwise_class(kernel)
     assert isinstance(kernel, RowKernel | ColumnKernel)

@@ -4,7 +4,7 @@ from functools import singledispatch
 
 from stitch_planner.stitcher.emit.call_text import CallText, flag
 from stitch_planner.stitcher.emit.cuda.attention import attention
-from stitch_planner.stitcher.emit.cuda.conv_calls import conv
+from stitch_planner.stitcher.emit.cuda.conv_calls import conv, volume_conv
 from stitch_planner.stitcher.emit.cuda.images import concat, pool, resize, strided_copy
 from stitch_planner.stitcher.emit.cuda.norms import norm_call
 from stitch_planner.stitcher.emit.cuda.recurrent import rnn_text
@@ -77,6 +77,7 @@ def matmul(op: MatmulOp) -> CallText:
 
 
 call_text.register(conv)
+call_text.register(volume_conv)
 call_text.register(AttentionOp, attention)
 call_text.register(RnnOp, rnn_text)
 call_text.register(BatchNormOp, norm_call)

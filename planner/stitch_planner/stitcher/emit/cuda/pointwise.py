@@ -1,4 +1,4 @@
-"""Element-wise kernels as classes: the F of stitch/cuda/pointwise.cuh."""
+"""Element-wise kernels as classes: the F of stitch/cuda/pointwise.cuh, and ends of convolutions."""
 
 from math import prod
 
@@ -20,7 +20,7 @@ from stitch_planner.stitcher.emit.cuda.operands import (
     store_text,
 )
 from stitch_planner.stitcher.emit.cuda.schedule import index_type, is_linear, vector_width
-from stitch_planner.stitcher.lower.kernel_ir import PointwiseKernel
+from stitch_planner.stitcher.lower.kernel_ir import Buffer, PointwiseKernel
 from stitch_planner.stitcher.lower.scalar_bodies import needed
 
 
@@ -59,6 +59,39 @@ def pointwise_class(kernel: PointwiseKernel) -> str:
     for number, store in enumerate(kernel.stores):
         where = linear_address(kernel.space, store, "i", "c")
         out.add(store_text(store, vector, where, f"out{number}"))
+    out.close()
+    out.close("};")
+    return "\n".join(out.lines)
+
+
+def ending_class(kernel: PointwiseKernel, source: Buffer) -> str:
+    """The class of an element-wise kernel that ends a convolution: the E of stitch/cuda/volume_ending.cuh.
+
+    What it would read from `source` is an argument, and what it would write is its result.
+    """
+    others = [access for access in kernel.loads if access.buffer != source]
+    out = Lines()
+    open_class(out, kernel.name, kernel.comment, pointers(others, ()))
+    out.add(f"using Index = {index_type(kernel.space, kernel.loads)};", "")
+    out.open("__device__ __forceinline__ float operator()(float sum, Index i) const {")
+    scattered = [access for access in others if not is_linear(kernel.space, access)]
+    used = dims_used(kernel.space, scattered)
+    used |= {number_of(instr) for instr in kernel.body.instrs if instr.op == "index"}
+    out.add(*coordinates(kernel.space, "i", "c", used))
+    for number, load in enumerate(kernel.loads):
+        if load.buffer != source:
+            where = linear_address(kernel.space, load, "i", "c")
+            out.add(f"const auto in{number} = {load_text(load, 1, where)};")
+    (result,) = kernel.body.results
+    instructions(
+        out,
+        kernel.body.instrs,
+        needed(kernel.body.instrs, [result]),
+        load=lambda n: "sum" if kernel.loads[n].buffer == source else f"in{n}[0]",
+        index=lambda axis: f"int64_t{{c{axis}}}",
+        loads=kernel.loads,
+    )
+    out.add(f"return {value_name(kernel.body.instrs, result)};")
     out.close()
     out.close("};")
     return "\n".join(out.lines)

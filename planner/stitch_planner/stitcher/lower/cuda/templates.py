@@ -2,6 +2,7 @@
 
 from stitch_planner.stitcher.lower.cuda.attention import CudaAttention
 from stitch_planner.stitcher.lower.cuda.convolutions import CudaConv
+from stitch_planner.stitcher.lower.cuda.endings import CudaElements
 from stitch_planner.stitcher.lower.cuda.image_plan import ImagePlans
 from stitch_planner.stitcher.lower.cuda.joins import CudaConcat
 from stitch_planner.stitcher.lower.cuda.lookups import CudaEinsum, CudaRowIndex
@@ -11,8 +12,8 @@ from stitch_planner.stitcher.lower.cuda.pools import CudaPool
 from stitch_planner.stitcher.lower.cuda.products import CudaProduct
 from stitch_planner.stitcher.lower.cuda.recurrent import CudaRnn
 from stitch_planner.stitcher.lower.cuda.unrolled import CudaUnrolled
+from stitch_planner.stitcher.lower.cuda.volumes import CudaVolumeConv
 from stitch_planner.stitcher.lower.templates.base import Template
-from stitch_planner.stitcher.lower.templates.elements import Elements
 from stitch_planner.stitcher.lower.templates.embedding import Embedding, EmbeddingBag
 from stitch_planner.stitcher.lower.templates.loss import ClassLoss
 from stitch_planner.stitcher.lower.templates.pool import Upsample
@@ -25,10 +26,12 @@ from stitch_tools.models.task import Contract
 def cuda_templates(contract: Contract) -> tuple[Template, ...]:
     """Templates whose kernels have a CUDA form; reduced precision only where the contract allows it."""
     allow_tf32 = contract.matmul_precision != "fp32"
+    conv_tf32 = contract.conv_precision != "fp32"
     plans = ImagePlans()
     return (
         Windows(),
-        CudaConv(plans, allow_tf32=contract.conv_precision != "fp32"),
+        CudaVolumeConv(allow_tf32=conv_tf32),
+        CudaConv(plans, allow_tf32=conv_tf32),
         CudaAttention(allow_tf32=allow_tf32),  # before products: it takes the one that begins an attention
         CudaProduct(allow_tf32=allow_tf32),
         CudaCrossEntropy(),
@@ -52,5 +55,5 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
         EmbeddingBag(),
         CudaRowIndex(),
         CudaEinsum(allow_tf32=allow_tf32),
-        Elements(),
+        CudaElements(),
     )

@@ -1,12 +1,12 @@
 """Convolutions through oneDNN in channels-last order, with norm, activation and residual taken in."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.epilogue import can_follow, epilogue_of
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
-from stitch_planner.stitcher.lower.image_shapes import as_2d, is_fp32, last, line, pair, place, settle
+from stitch_planner.stitcher.lower.image_shapes import as_2d, is_fp32, last, place, settle
 from stitch_planner.stitcher.lower.kernel_ir import View
 from stitch_planner.stitcher.lower.lowering import Lowering
 from stitch_planner.stitcher.lower.operations import ConvOp, Normalisation
@@ -45,48 +45,87 @@ def conv_shape(node: GraphNode, index: GraphIndex) -> ConvShape | None:
     """The convolution's numbers; None where its padding cannot be given as one number a side."""
     weight = index.shape(value_key(node.args[1]))
     # A 1-d convolution is a 2-d one of height 1, so there is one template for both.
-    both = pair if len(weight) == 4 else line
-    kernel = (weight[2], weight[3]) if len(weight) == 4 else (1, weight[2])
-    stride = both(argument(node, 3, "stride", 1), 1)
+    numbers = conv_numbers(node, weight[2:])
+    if numbers is None:
+        return None
+    return ConvShape(
+        numbers.groups,
+        _pair(numbers.kernel, 1),
+        _pair(numbers.stride, 1),
+        _pair(numbers.padding, 0),
+        _pair(numbers.dilation, 1),
+        numbers.transposed,
+        _pair(numbers.output_padding, 0),
+    )
+
+
+def _pair(values: tuple[int, ...], default: int) -> tuple[int, int]:
+    """Height and width; `default` for the height that is not there."""
+    return (values[0], values[1]) if len(values) == 2 else (default, values[0])
+
+
+@dataclass(frozen=True)
+class ConvNumbers:
+    """The numbers of a convolution along any number of dims, one for each of them."""
+
+    groups: int
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+
+
+def conv_numbers(node: GraphNode, kernel: tuple[int, ...]) -> ConvNumbers | None:
+    """The numbers of a convolution with such a window; None where its padding has no one number a side."""
+    dims = len(kernel)
+    stride = _spread(argument(node, 3, "stride", 1), dims)
     # The overloads order their arguments differently: groups and output_padding come before dilation here.
     if node.op.startswith("aten.conv_transpose"):
-        return ConvShape(
+        return ConvNumbers(
             int(number(argument(node, 6, "groups", 1))),
             kernel,
             stride,
-            both(argument(node, 4, "padding", 0), 0),
-            both(argument(node, 7, "dilation", 1), 1),
+            _spread(argument(node, 4, "padding", 0), dims),
+            _spread(argument(node, 7, "dilation", 1), dims),
             True,
-            both(argument(node, 5, "output_padding", 0), 0),
+            _spread(argument(node, 5, "output_padding", 0), dims),
         )
-    dilation = both(argument(node, 5, "dilation", 1), 1)
-    padding = _padding(argument(node, 4, "padding", 0), kernel, dilation, both)
+    dilation = _spread(argument(node, 5, "dilation", 1), dims)
+    padding = _padding(argument(node, 4, "padding", 0), kernel, dilation)
     if padding is None:
         return None
-    if node.op == "aten.convolution.default":
-        transposed, extra = argument(node, 6, "transposed") is True, argument(node, 7, "output_padding", 0)
-        groups = int(number(argument(node, 8, "groups", 1)))
-        return ConvShape(groups, kernel, stride, padding, dilation, transposed, both(extra, 0))
-    groups = int(number(argument(node, 6, "groups", 1)))
-    return ConvShape(groups, kernel, stride, padding, dilation, False)
+    general = node.op == "aten.convolution.default"
+    return ConvNumbers(
+        int(number(argument(node, 8 if general else 6, "groups", 1))),
+        kernel,
+        stride,
+        padding,
+        dilation,
+        general and argument(node, 6, "transposed") is True,
+        _spread(argument(node, 7, "output_padding", 0), dims) if general else (0,) * dims,
+    )
 
 
-def _padding(
-    given: Argument,
-    kernel: tuple[int, int],
-    dilation: tuple[int, int],
-    both: Callable[[Argument, int], tuple[int, int]],
-) -> tuple[int, int] | None:
+def _padding(given: Argument, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...] | None:
     if given == "valid":
-        return 0, 0
+        return (0,) * len(kernel)
     if given == "same":
         reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         # "same" pads the two sides unequally where the reach is odd, which one number a side cannot say.
-        return None if any(r % 2 for r in reach) else (reach[0] // 2, reach[1] // 2)
-    return both(given, 0)
+        return None if any(r % 2 for r in reach) else tuple(r // 2 for r in reach)
+    return _spread(given, len(kernel))
 
 
-def _folds(norm: GraphNode, index: GraphIndex) -> bool:
+def _spread(value: Argument, dims: int) -> tuple[int, ...]:
+    """One number or one for each dim, as one for each dim."""
+    given = value if isinstance(value, tuple) else (value,)
+    numbers = tuple(int(number(item)) for item in given)
+    return numbers * dims if len(numbers) == 1 else numbers
+
+
+def folds(norm: GraphNode, index: GraphIndex) -> bool:
     """Whether a normalisation is a constant scale and offset for each channel."""
     # In training the statistics are those of the batch, which are not known when weights are packed.
     if norm.op != "aten.batch_norm.default" or argument(norm, 5, "training") is not False:
@@ -121,7 +160,7 @@ class Conv(LibraryTemplate):
         if candidate.op == "aten.batch_norm.default":
             own = value_key(candidate.args[0]) == (nodes[-1].name, 0)
             # Only directly behind the convolution: it is multiplied into the weights, before any post-op.
-            return len(nodes) == 1 and own and _folds(candidate, index)
+            return len(nodes) == 1 and own and folds(candidate, index)
         return can_follow(nodes, candidate, index)
 
     def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
@@ -151,7 +190,7 @@ class Conv(LibraryTemplate):
             ConvOp(
                 weight=lowering.dense(value_key(node.args[1])),
                 bias=lowering.dense_or_none(bias),
-                norm=None if norm is None else _normalisation(norm, lowering),
+                norm=None if norm is None else normalisation_of(norm, lowering),
                 source=source,
                 out=as_2d(target),
                 operands=operands,
@@ -187,7 +226,7 @@ class Conv(LibraryTemplate):
         return as_2d(last(lowering, key))
 
 
-def _normalisation(norm: GraphNode, lowering: Lowering) -> Normalisation:
+def normalisation_of(norm: GraphNode, lowering: Lowering) -> Normalisation:
     """What of a normalisation is multiplied into the weights."""
     gamma, beta, mean, variance = (lowering.dense_or_none(key) for key in norm.args[1:5])
     return Normalisation(gamma, beta, mean, variance, float(number(argument(norm, 7, "eps"))))

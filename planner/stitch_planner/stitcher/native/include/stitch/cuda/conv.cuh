@@ -36,6 +36,7 @@ class ConvRunner {
     return STITCH_OK;
   }
   size_t workspace_bytes() const { return 0; }
+  bool has_way() const { return !options_.planar; }
 
   int32_t run(const Call& call, const float* source, float* out, const float* residual) const {
     const ConvOptions& o = options_;

@@ -4,7 +4,8 @@
 //
 // Images are float32, dense and channels-last, [N][H][W][C]. So is the weight once it is packed:
 // [K][kernel height][kernel width][C], where K counts the source's channels in a transposed convolution and
-// the result's in any other, and C is the other side's share of a group.
+// the result's in any other, and C is the other side's share of a group. Volumes have a depth before the
+// height. Where the options are planar, volumes lie as [N][C][D][H][W], and weights as torch has them.
 #ifndef STITCH_CUDA_CONV_KERNELS_CUH_
 #define STITCH_CUDA_CONV_KERNELS_CUH_
 
@@ -17,25 +18,27 @@
 namespace stitch::cuda {
 
 struct ConvOptions {
-  int64_t images = 0, height = 0, width = 0;  // of the source
-  int64_t out_height = 0, out_width = 0;
+  int64_t images = 0, depth = 1, height = 0, width = 0;  // of the source
+  int64_t out_depth = 1, out_height = 0, out_width = 0;
   int64_t in_channels = 0, out_channels = 0, groups = 1;
-  int64_t kernel[2] = {1, 1};  // height, width, as all pairs here
-  int64_t stride[2] = {1, 1};
-  int64_t padding[2] = {0, 0};
-  int64_t dilation[2] = {1, 1};  // 1: dense, as torch counts it
+  int64_t kernel[3] = {1, 1, 1};  // height, width, depth, as all triples here: images have a depth of 1
+  int64_t stride[3] = {1, 1, 1};
+  int64_t padding[3] = {0, 0, 0};
+  int64_t dilation[3] = {1, 1, 1};  // 1: dense, as torch counts it
   bool transposed = false;
   bool has_bias = false;
   bool has_residual = false;  // added after the bias, before the ReLU; lies as the result
   bool relu = false;          // NaN stays NaN
   bool source_first = false;  // the source lies as [N][C][H][W]
   bool allow_tf32 = false;    // only where the contract allows it
+  bool volume = false;        // described to the library with a depth
+  bool planar = false;        // source, result and weight keep torch's order
 
   __host__ __device__ int64_t in_share() const { return in_channels / groups; }
   __host__ __device__ int64_t out_share() const { return out_channels / groups; }
-  __host__ __device__ int64_t area() const { return kernel[0] * kernel[1]; }
-  __host__ __device__ int64_t pixels() const { return images * height * width; }
-  __host__ __device__ int64_t out_pixels() const { return images * out_height * out_width; }
+  __host__ __device__ int64_t area() const { return kernel[0] * kernel[1] * kernel[2]; }
+  __host__ __device__ int64_t pixels() const { return images * depth * height * width; }
+  __host__ __device__ int64_t out_pixels() const { return images * out_depth * out_height * out_width; }
   bool empty() const { return pixels() == 0 || out_pixels() == 0; }
   // Channels of the source as the convolution reads it: an image that has to be brought into another order
   // is filled up to whole 16-byte groups, which tensor cores want, with zeros.
@@ -77,6 +80,21 @@ struct PackWeight {
     const int64_t c = i % padded_share, at = i / padded_share % area, k = i / padded_share / area;
     const int64_t out = transposed ? k / per_group * share + c : k;
     packed[i] = c < share ? static_cast<float>(weight[(k * share + c) * area + at] * norm.scale(out)) : 0.0f;
+  }
+};
+
+// The same where the order stays torch's, [K][C][kernel].
+struct PackPlanar {
+  const float* weight;
+  float* packed;
+  FoldedNorm norm;
+  int64_t area, share, per_group;
+  bool transposed;
+
+  __device__ void operator()(int64_t i) const {
+    const int64_t c = i / area % share, k = i / area / share;
+    const int64_t out = transposed ? k / per_group * share + c : k;
+    packed[i] = static_cast<float>(weight[i] * norm.scale(out));
   }
 };
 
@@ -177,21 +195,32 @@ struct PlainSum {
     const ConvOptions& o = options;
     const int64_t channel = i % o.out_channels, pixel = i / o.out_channels;
     const int64_t column = pixel % o.out_width, row = pixel / o.out_width % o.out_height;
-    const int64_t image = pixel / o.out_width / o.out_height;
+    const int64_t plane = pixel / o.out_width / o.out_height % o.out_depth;
+    const int64_t image = pixel / o.out_width / o.out_height / o.out_depth;
     T sum = 0;
-    for (int64_t kr = 0; kr < o.kernel[0]; ++kr) {
-      const int64_t y = place(0, row, kr, o.height);
-      if (y < 0) continue;
-      for (int64_t kc = 0; kc < o.kernel[1]; ++kc) {
-        const int64_t x = place(1, column, kc, o.width);
-        if (x < 0) continue;
-        sum += products((image * o.height + y) * o.width + x, kr * o.kernel[1] + kc, channel);
+    for (int64_t kd = 0; kd < o.kernel[2]; ++kd) {
+      const int64_t z = place(2, plane, kd, o.depth);
+      if (z < 0) continue;
+      for (int64_t kr = 0; kr < o.kernel[0]; ++kr) {
+        const int64_t y = place(0, row, kr, o.height);
+        if (y >= 0) sum += line(((image * o.depth + z) * o.height + y) * o.width, column, kd, kr, channel);
       }
     }
     out[i] = static_cast<float>(sum);
   }
 
  private:
+  // What a row of the window adds, on the row of the source that begins at `pixels`.
+  __device__ T line(int64_t pixels, int64_t column, int64_t kd, int64_t kr, int64_t channel) const {
+    const ConvOptions& o = options;
+    T sum = 0;
+    for (int64_t kc = 0; kc < o.kernel[1]; ++kc) {
+      const int64_t x = place(1, column, kc, o.width);
+      if (x >= 0) sum += products(pixels + x, (kd * o.kernel[0] + kr) * o.kernel[1] + kc, channel);
+    }
+    return sum;
+  }
+
   // Where along an axis the source meets tap `tap` of the window for `at`; -1: nowhere.
   __device__ int64_t place(int axis, int64_t at, int64_t tap, int64_t length) const {
     const ConvOptions& o = options;
@@ -228,9 +257,12 @@ class ConvWeights {
     const int64_t share = o.transposed ? o.out_share() : o.in_share();
     const int64_t padded = o.groups == 1 && !o.transposed ? o.read_channels() : share;
     const int64_t count = k * o.area() * padded;
-    STITCH_TRY(reserve(call, o, count, bias != nullptr || norm.mean != nullptr));
+    STITCH_TRY(reserve(call, o, count));
     if (spread) {
       const PackDepthwise work{weight, weight_.floats(), norm, o.area(), o.out_channels};
+      STITCH_TRY(each(kPacking, count, work, call));
+    } else if (o.planar) {
+      const PackPlanar work{weight, weight_.floats(), norm, o.area(), share, k / o.groups, o.transposed};
       STITCH_TRY(each(kPacking, count, work, call));
     } else {
       const PackWeight work{weight, weight_.floats(), norm,         o.area(),
@@ -244,22 +276,22 @@ class ConvWeights {
   template <class F>
   int32_t pack_folded(const Call& call, const ConvOptions& folded, F work, const float* bias) {
     const int64_t count = folded.out_channels * folded.area() * folded.in_channels;
-    STITCH_TRY(reserve(call, folded, count, bias != nullptr || work.norm.mean != nullptr));
+    STITCH_TRY(reserve(call, folded, count));
     work.packed = weight_.floats();
     STITCH_TRY(each(kPacking, count, work, call));
     return pack_bias(call, folded, bias, work.norm);
   }
 
   const float* weight() const { return weight_.floats(); }
-  // Null where there is none; `zeros` if a vector is wanted in any case.
+  // Null where the options have none; else, or if a vector is wanted in any case, what was packed.
   const float* bias() const { return has_bias_ ? bias_.floats() : nullptr; }
-  const float* bias_or_zeros() const { return bias_.floats(); }
+  const float* packed_bias() const { return bias_.floats(); }
 
  private:
   static constexpr const char* kPacking = "pack the weight of a convolution";
 
-  int32_t reserve(const Call& call, const ConvOptions& o, int64_t count, bool has_bias) {
-    has_bias_ = has_bias;
+  int32_t reserve(const Call& call, const ConvOptions& o, int64_t count) {
+    has_bias_ = o.has_bias;
     if (weight_.reserve(sizeof(float) * count) && bias_.reserve(sizeof(float) * o.out_channels)) {
       return STITCH_OK;
     }

@@ -27,8 +27,9 @@ inline bool operator==(const ConvOptions& a, const ConvOptions& b) {
               a.out_height == b.out_height && a.out_width == b.out_width && a.in_channels == b.in_channels &&
               a.out_channels == b.out_channels && a.groups == b.groups && a.transposed == b.transposed &&
               a.has_bias == b.has_bias && a.has_residual == b.has_residual && a.relu == b.relu &&
-              a.source_first == b.source_first && a.allow_tf32 == b.allow_tf32;
-  for (int axis = 0; axis < 2; ++axis) {
+              a.source_first == b.source_first && a.allow_tf32 == b.allow_tf32 && a.depth == b.depth &&
+              a.out_depth == b.out_depth && a.volume == b.volume && a.planar == b.planar;
+  for (int axis = 0; axis < 3; ++axis) {
     same = same && a.kernel[axis] == b.kernel[axis] && a.stride[axis] == b.stride[axis] &&
            a.padding[axis] == b.padding[axis] && a.dilation[axis] == b.dilation[axis];
   }
@@ -41,6 +42,7 @@ struct ConvLibraries {
   CublasLt lt;
   Cudnn cudnn;
   std::vector<std::pair<ConvOptions, ConvWay>> chosen;
+  std::vector<std::pair<ConvOptions, int>> volumes;  // and which of volume_conv.cuh's ways
 
   int32_t open(Errors& errors) {
     STITCH_TRY(lt.open(errors));
@@ -85,6 +87,8 @@ class ConvRunner {
   }
 
   size_t workspace_bytes() const { return way_.workspace; }
+  // Whether there is any way: the plain sum has no planar form.
+  bool has_way() const { return !options_.planar || way_.kind != ConvWay::kPlainSum; }
 
   // The source is channels-last, and has the channels that the options read. The scratch memory has
   // workspace_bytes().
@@ -142,7 +146,7 @@ class ConvRunner {
     return cudnn().check(cudnn().fn.cudnnConvolutionBiasActivationForward(
                              cudnn().handle(), &one, source_, source, filter_, weights_->weight(), conv_,
                              way.algorithm, call.scratch, way.workspace, &factor, out_, added, bias_,
-                             weights_->bias_or_zeros(), activation_, out_, out),
+                             weights_->packed_bias(), activation_, out_, out),
                          "run a convolution with what follows it");
   }
 
@@ -155,21 +159,21 @@ class ConvRunner {
   int32_t describe() {
     const ConvOptions& o = options_;
     const auto& fn = cudnn().fn;
-    STITCH_TRY(image(&source_, o.images, o.read_channels(), o.height, o.width));
-    STITCH_TRY(image(&out_, o.images, o.out_channels, o.out_height, o.out_width));
-    STITCH_TRY(image(&bias_, 1, o.out_channels, 1, 1));
+    STITCH_TRY(image(&source_, o.images, o.read_channels(), {o.height, o.width, o.depth}));
+    STITCH_TRY(image(&out_, o.images, o.out_channels, {o.out_height, o.out_width, o.out_depth}));
+    STITCH_TRY(image(&bias_, 1, o.out_channels, {1, 1, 1}));
     STITCH_TRY(cudnn().check(fn.cudnnCreateFilterDescriptor(&filter_), kDescribing));
     const int64_t k = o.transposed ? o.in_channels : o.out_channels;
     const int64_t c = o.transposed ? o.out_share() : o.groups == 1 ? o.read_channels() : o.in_share();
-    STITCH_TRY(
-        cudnn().check(fn.cudnnSetFilter4dDescriptor(filter_, dnn::kFloat, dnn::kNhwc, as_int(k), as_int(c),
-                                                    as_int(o.kernel[0]), as_int(o.kernel[1])),
-                      kDescribing));
-    STITCH_TRY(cudnn().check(fn.cudnnCreateConvolutionDescriptor(&conv_), kDescribing));
+    const Sizes window = sizes(o.kernel, k, c);
     STITCH_TRY(cudnn().check(
-        fn.cudnnSetConvolution2dDescriptor(conv_, as_int(o.padding[0]), as_int(o.padding[1]),
-                                           as_int(o.stride[0]), as_int(o.stride[1]), as_int(o.dilation[0]),
-                                           as_int(o.dilation[1]), dnn::kCrossCorrelation, dnn::kFloat),
+        fn.cudnnSetFilterNdDescriptor(filter_, dnn::kFloat, format(), window.count, window.values),
+        kDescribing));
+    STITCH_TRY(cudnn().check(fn.cudnnCreateConvolutionDescriptor(&conv_), kDescribing));
+    const Sizes padding = sizes(o.padding), stride = sizes(o.stride), dilation = sizes(o.dilation);
+    STITCH_TRY(cudnn().check(
+        fn.cudnnSetConvolutionNdDescriptor(conv_, padding.count, padding.values, stride.values,
+                                           dilation.values, dnn::kCrossCorrelation, dnn::kFloat),
         kDescribing));
     STITCH_TRY(cudnn().check(fn.cudnnSetConvolutionGroupCount(conv_, as_int(o.groups)), kDescribing));
     STITCH_TRY(cudnn().check(fn.cudnnSetConvolutionMathType(conv_, math()), kDescribing));
@@ -179,13 +183,31 @@ class ConvRunner {
                          kDescribing);
   }
 
-  int32_t image(dnn::TensorDesc* made, int64_t n, int64_t c, int64_t h, int64_t w) {
-    STITCH_TRY(cudnn().check(cudnn().fn.cudnnCreateTensorDescriptor(made), kDescribing));
-    return cudnn().check(cudnn().fn.cudnnSetTensor4dDescriptor(*made, dnn::kNhwc, dnn::kFloat, as_int(n),
-                                                               as_int(c), as_int(h), as_int(w)),
-                         kDescribing);
+  // Numbers in the library's order: the depth, where there is one, before height and width.
+  struct Sizes {
+    int count = 0;
+    int values[5];
+  };
+
+  Sizes sizes(const int64_t (&triple)[3], int64_t first = -1, int64_t second = -1) const {
+    Sizes made;
+    for (int64_t value : {first, second}) {
+      if (value >= 0) made.values[made.count++] = as_int(value);
+    }
+    if (options_.volume) made.values[made.count++] = as_int(triple[2]);
+    for (int axis = 0; axis < 2; ++axis) made.values[made.count++] = as_int(triple[axis]);
+    return made;
   }
 
+  int32_t image(dnn::TensorDesc* made, int64_t n, int64_t c, const int64_t (&triple)[3]) {
+    STITCH_TRY(cudnn().check(cudnn().fn.cudnnCreateTensorDescriptor(made), kDescribing));
+    const Sizes all = sizes(triple, n, c);
+    return cudnn().check(
+        cudnn().fn.cudnnSetTensorNdDescriptorEx(*made, format(), dnn::kFloat, all.count, all.values),
+        kDescribing);
+  }
+
+  int format() const { return options_.planar ? dnn::kNchw : dnn::kNhwc; }
   static int as_int(int64_t value) { return static_cast<int>(value); }
   int math() const { return options_.allow_tf32 ? dnn::kDefaultMath : dnn::kFmaMath; }
 
@@ -309,7 +331,9 @@ class ConvRunner {
   size_t most_workspace() const {
     const ConvOptions& o = options_;
     const size_t images = sizeof(float) * (o.pixels() * o.read_channels() + o.out_pixels() * o.out_channels);
-    return images > kConvWorkspaceBytes ? images : kConvWorkspaceBytes;
+    // A planar kernel may turn both volumes itself, and fill few channels up.
+    const size_t most = o.planar ? 2 * images : images;
+    return most > kConvWorkspaceBytes ? most : kConvWorkspaceBytes;
   }
 
   void add_fused(std::vector<ConvWay>* ways) const {
@@ -327,8 +351,8 @@ class ConvRunner {
   // for each group, that lies in place.
   bool may_be_product() {
     const ConvOptions& o = options_;
-    bool fits = !o.transposed;
-    for (int axis = 0; axis < 2; ++axis) {
+    bool fits = !o.transposed && !o.planar;
+    for (int axis = 0; axis < 3; ++axis) {
       fits = fits && o.kernel[axis] == 1 && o.stride[axis] == 1 && o.padding[axis] == 0;
     }
     // Groups begin where addresses are aligned as cuBLASLt is promised.

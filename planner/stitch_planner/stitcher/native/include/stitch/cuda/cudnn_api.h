@@ -22,7 +22,7 @@ using ActivationDesc = struct ActivationDescTag*;
 
 enum Status : int { kSuccess = 0 };
 enum DataType : int { kFloat = 0 };
-enum Format : int { kNhwc = 1 };
+enum Format : int { kNchw = 0, kNhwc = 1 };  // of volumes as well, with their depth before the height
 enum ConvMode : int { kCrossCorrelation = 1 };
 enum Determinism : int { kDeterministic = 1 };
 enum Nan : int { kPropagateNan = 1 };
@@ -53,14 +53,15 @@ struct Functions {
   int (*cudnnSetStream)(Handle, cudaStream_t);
   int (*cudnnCreateTensorDescriptor)(TensorDesc*);
   int (*cudnnDestroyTensorDescriptor)(TensorDesc);
-  int (*cudnnSetTensor4dDescriptor)(TensorDesc, int format, int type, int n, int c, int h, int w);
+  // Sizes are N, C, and the image's own, whatever the format.
+  int (*cudnnSetTensorNdDescriptorEx)(TensorDesc, int format, int type, int count, const int* sizes);
   int (*cudnnCreateFilterDescriptor)(FilterDesc*);
   int (*cudnnDestroyFilterDescriptor)(FilterDesc);
-  int (*cudnnSetFilter4dDescriptor)(FilterDesc, int type, int format, int k, int c, int h, int w);
+  int (*cudnnSetFilterNdDescriptor)(FilterDesc, int type, int format, int count, const int* sizes);
   int (*cudnnCreateConvolutionDescriptor)(ConvDesc*);
   int (*cudnnDestroyConvolutionDescriptor)(ConvDesc);
-  int (*cudnnSetConvolution2dDescriptor)(ConvDesc, int pad_h, int pad_w, int stride_h, int stride_w,
-                                         int dilation_h, int dilation_w, int mode, int type);
+  int (*cudnnSetConvolutionNdDescriptor)(ConvDesc, int count, const int* padding, const int* stride,
+                                         const int* dilation, int mode, int type);
   int (*cudnnSetConvolutionGroupCount)(ConvDesc, int groups);
   int (*cudnnSetConvolutionMathType)(ConvDesc, int math);
   int (*cudnnCreateActivationDescriptor)(ActivationDesc*);
@@ -141,13 +142,13 @@ class Cudnn {
     STITCH_DNN_SYMBOL(cudnnSetStream)
     STITCH_DNN_SYMBOL(cudnnCreateTensorDescriptor)
     STITCH_DNN_SYMBOL(cudnnDestroyTensorDescriptor)
-    STITCH_DNN_SYMBOL(cudnnSetTensor4dDescriptor)
+    STITCH_DNN_SYMBOL(cudnnSetTensorNdDescriptorEx)
     STITCH_DNN_SYMBOL(cudnnCreateFilterDescriptor)
     STITCH_DNN_SYMBOL(cudnnDestroyFilterDescriptor)
-    STITCH_DNN_SYMBOL(cudnnSetFilter4dDescriptor)
+    STITCH_DNN_SYMBOL(cudnnSetFilterNdDescriptor)
     STITCH_DNN_SYMBOL(cudnnCreateConvolutionDescriptor)
     STITCH_DNN_SYMBOL(cudnnDestroyConvolutionDescriptor)
-    STITCH_DNN_SYMBOL(cudnnSetConvolution2dDescriptor)
+    STITCH_DNN_SYMBOL(cudnnSetConvolutionNdDescriptor)
     STITCH_DNN_SYMBOL(cudnnSetConvolutionGroupCount)
     STITCH_DNN_SYMBOL(cudnnSetConvolutionMathType)
     STITCH_DNN_SYMBOL(cudnnCreateActivationDescriptor)
