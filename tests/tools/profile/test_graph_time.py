@@ -82,7 +82,9 @@ def _read() -> dict[str, MeasuredGraph]:
         MeasuredGraph(
             row["reference"],
             int(row["kernels"]),
-            *(1e3 * float(row[f"{column}_ms"]) for column in ("eager", "busy", "graph")),
+            1e3 * float(row["eager_ms"]),
+            1e3 * float(row["busy_ms"]),
+            1e3 * float(row["graph_ms"]),
             int(row["inputs"]),
             int(row["input_bytes"]),
             row["recurrent"],
