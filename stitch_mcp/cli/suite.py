@@ -16,6 +16,7 @@ from stitch_mcp.report.page_template import sections_html, sections_markdown
 from stitch_mcp.suite.compare import compare_sections, moved_tasks
 from stitch_mcp.suite.gpus import gpu_pins
 from stitch_mcp.suite.rows import RowFile, SuiteProtocol, SuiteRow, read_sweep
+from stitch_mcp.suite.sentinels import Sentinels, sentinel_lines
 from stitch_mcp.suite.summary import (
     how_it_ended,
     sections,
@@ -45,6 +46,7 @@ class SweepOptions:
     compile_every: int
     task_limit_s: float
     begin_until_s: float | None
+    sentinels: int
     as_json: bool
 
 
@@ -93,6 +95,13 @@ def _sweep_options(command: F) -> F:
             ),
             click.option(
                 "--begin-until-s", type=float, metavar="SECONDS", help="Begin no task later than this."
+            ),
+            click.option(
+                "--sentinels",
+                default=0,
+                type=click.IntRange(min=0),
+                metavar="N",
+                help="Time N of the tasks once more at the end, and show the machine's drift.",
             ),
             json_option,
         )
@@ -174,13 +183,35 @@ def _run_sweep(
 
     with stop_on_interrupt() as stop:
         _sweep(file, arguments, options).run(left, begin_until_s=options.begin_until_s, stop=stop, emit=say)
+        if options.sentinels and not stop.is_set():
+            _time_sentinels(tasks, file, arguments, options, output)
     return _finish(title, tasks, file, protocol, options, output, interrupted=stop.is_set())
 
 
-def _sweep(file: RowFile, arguments: tuple[str, ...], options: SweepOptions) -> Sweep:
-    from stitch_tools.machine.devices import find_gpus
+def _time_sentinels(
+    tasks: Sequence[SuiteTask],
+    file: RowFile,
+    arguments: tuple[str, ...],
+    options: SweepOptions,
+    output: CommandOutput,
+) -> None:
+    rows = file.read()
+    ordered = [rows[task.name] for task in tasks if task.name in rows]
+    by_name = {task.name: task for task in tasks}
+    if options.mode:
+        stated = in_mode(tasks, options.mode, options.out / "tasks")
+        by_name = {task.name: task for task in stated}
+    sentinels = Sentinels(options.out, options.out / "workspace", arguments, _pins(options))
+    sentinels.run(
+        ordered,
+        by_name,
+        options.sentinels,
+        lambda timing: tell(output.stamped(f"{timing.task} again: {timing.drift:+.1%}")),
+    )
 
-    pins = gpu_pins(options.gpus, find_gpus()) if options.gpus else ()
+
+def _sweep(file: RowFile, arguments: tuple[str, ...], options: SweepOptions) -> Sweep:
+    pins = _pins(options)
     return Sweep(
         file,
         options.out / "workspace",
@@ -190,6 +221,13 @@ def _sweep(file: RowFile, arguments: tuple[str, ...], options: SweepOptions) -> 
         gpus=pins,
         compile_every=options.compile_every,
     )
+
+
+def _pins(options: SweepOptions) -> tuple[str, ...]:
+    """The GPUs that the runs share; none where CUDA chooses."""
+    from stitch_tools.machine.devices import find_gpus
+
+    return gpu_pins(options.gpus, find_gpus()) if options.gpus else ()
 
 
 def _finish(
@@ -205,7 +243,9 @@ def _finish(
     """Write the summaries and print the figures."""
     rows = file.read()
     ordered = [rows[task.name] for task in tasks if task.name in rows]
+    drift = sentinel_lines(Sentinels(options.out, options.out / "workspace").read())
     tables = sections(ordered, len(tasks), protocol)
+    tables[1:1] = [ReportSection(notes=tuple(drift))] if drift else []
     for name, text in (
         ("summary.md", sections_markdown(title, tables)),
         ("summary.html", sections_html(title, tables)),
@@ -214,6 +254,10 @@ def _finish(
     summary = summarise(ordered, len(tasks))
     telling = summarise_telling(ordered, len(tasks))
     fields = {**dict(summary), "telling": telling, "rows": ordered, "folder": str(options.out)}
-    notes = (*summary_lines(summary), f"written: {options.out / 'summary.md'}, and summary.html beside it")
+    notes = (
+        *summary_lines(summary),
+        *drift,
+        f"written: {options.out / 'summary.md'}, and summary.html beside it",
+    )
     unfinished = summary.known < summary.tasks
     return output.finish(fields, [ReportSection(notes=notes)], 130 if unfinished and interrupted else 0)
