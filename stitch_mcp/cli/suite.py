@@ -17,6 +17,7 @@ from stitch_mcp.suite.compare import compare_sections, moved_tasks
 from stitch_mcp.suite.gpus import gpu_pins
 from stitch_mcp.suite.rows import RowFile, SuiteProtocol, SuiteRow, read_sweep
 from stitch_mcp.suite.solving import SolvePool
+from stitch_mcp.suite.sentinels import Sentinels, sentinel_lines
 from stitch_mcp.suite.summary import (
     how_it_ended,
     sections,
@@ -49,6 +50,7 @@ class SweepOptions:
     begin_until_s: float | None
     backend: str | None
     address: str | None
+    sentinels: int
     as_json: bool
 
 
@@ -99,6 +101,13 @@ def _sweep_options(command: F) -> F:
                 "--begin-until-s", type=float, metavar="SECONDS", help="Begin no task later than this."
             ),
             backend_options,
+            click.option(
+                "--sentinels",
+                default=0,
+                type=click.IntRange(min=0),
+                metavar="N",
+                help="Time N of the tasks once more at the end, and show the machine's drift.",
+            ),
             json_option,
         )
     ):
@@ -179,7 +188,31 @@ def _run_sweep(
 
     with stop_on_interrupt() as stop:
         _sweep(file, arguments, options).run(left, begin_until_s=options.begin_until_s, stop=stop, emit=say)
+        if options.sentinels and not stop.is_set():
+            _time_sentinels(tasks, file, arguments, options, output)
     return _finish(title, tasks, file, protocol, options, output, interrupted=stop.is_set())
+
+
+def _time_sentinels(
+    tasks: Sequence[SuiteTask],
+    file: RowFile,
+    arguments: tuple[str, ...],
+    options: SweepOptions,
+    output: CommandOutput,
+) -> None:
+    rows = file.read()
+    ordered = [rows[task.name] for task in tasks if task.name in rows]
+    by_name = {task.name: task for task in tasks}
+    if options.mode:
+        stated = in_mode(tasks, options.mode, options.out / "tasks")
+        by_name = {task.name: task for task in stated}
+    sentinels = Sentinels(options.out, options.out / "workspace", arguments, _pins(options))
+    sentinels.run(
+        ordered,
+        by_name,
+        options.sentinels,
+        lambda timing: tell(output.stamped(f"{timing.task} again: {timing.drift:+.1%}")),
+    )
 
 
 def _sweep(file: RowFile, arguments: tuple[str, ...], options: SweepOptions) -> Sweep:
@@ -195,7 +228,6 @@ def _sweep(file: RowFile, arguments: tuple[str, ...], options: SweepOptions) -> 
 
 def _solvers(arguments: tuple[str, ...], options: SweepOptions) -> SolvePool:
     from stitch_mcp.backends.pool_status import StatusFile
-    from stitch_tools.machine.devices import find_gpus
 
     status_file = StatusFile(options.out, "suite")
     if is_on_ray(options.backend, options.address):
@@ -203,8 +235,15 @@ def _solvers(arguments: tuple[str, ...], options: SweepOptions) -> SolvePool:
             raise UsageError("--gpus names GPUs of this machine", hint="on a cluster Ray gives each run one")
         on_gpus = any(word.removeprefix("--target=").startswith("cuda") for word in arguments)
         return ray_solvers(options.jobs or 1, options.address, on_gpus=on_gpus, status_file=status_file)
-    pins = gpu_pins(options.gpus, find_gpus()) if options.gpus else ()
+    pins = _pins(options)
     return local_solvers(options.jobs or max(1, len(pins)), pins, status_file)
+
+
+def _pins(options: SweepOptions) -> tuple[str, ...]:
+    """The GPUs that the runs share; none where CUDA chooses."""
+    from stitch_tools.machine.devices import find_gpus
+
+    return gpu_pins(options.gpus, find_gpus()) if options.gpus else ()
 
 
 def _finish(
@@ -220,7 +259,9 @@ def _finish(
     """Write the summaries and print the figures."""
     rows = file.read()
     ordered = [rows[task.name] for task in tasks if task.name in rows]
+    drift = sentinel_lines(Sentinels(options.out, options.out / "workspace").read())
     tables = sections(ordered, len(tasks), protocol)
+    tables[1:1] = [ReportSection(notes=tuple(drift))] if drift else []
     for name, text in (
         ("summary.md", sections_markdown(title, tables)),
         ("summary.html", sections_html(title, tables)),
@@ -229,6 +270,10 @@ def _finish(
     summary = summarise(ordered, len(tasks))
     telling = summarise_telling(ordered, len(tasks))
     fields = {**dict(summary), "telling": telling, "rows": ordered, "folder": str(options.out)}
-    notes = (*summary_lines(summary), f"written: {options.out / 'summary.md'}, and summary.html beside it")
+    notes = (
+        *summary_lines(summary),
+        *drift,
+        f"written: {options.out / 'summary.md'}, and summary.html beside it",
+    )
     unfinished = summary.known < summary.tasks
     return output.finish(fields, [ReportSection(notes=notes)], 130 if unfinished and interrupted else 0)

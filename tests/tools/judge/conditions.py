@@ -40,7 +40,10 @@ def cpu_name() -> str:
 
 def said(command: Sequence[str]) -> str:
     """What a command prints, or `unknown`."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git in a container
+        return "unknown"
     return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
