@@ -33,9 +33,12 @@ def scan(op: ScanOp) -> CallText:
         tiles = -(-op.length // SCAN_TILE)
         splits = max(1, min(WHOLE_GPU_BLOCKS // op.outer, tiles // TILES_OF_A_SHARE, MOST_SPLITS))
     options = f"{{/*outer=*/{op.outer}, /*length=*/{op.length}, /*inner=*/{op.inner}, /*splits=*/{splits}}}"
+    names = {"kReadsBack": op.reads_back, "kWritesBack": op.writes_back, "kExclusive": op.exclusive}
+    order = " | ".join(f"stitch::cuda::{name}" for name, wanted in names.items() if wanted)
+    ways = f", {order}" if order else ""
     return CallText(
         "stitch/cuda/scan.cuh",
-        f"stitch::cuda::Scan<{VALUE_TYPES[op.source.dtype]}, {flag(op.product)}, {vector}>",
+        f"stitch::cuda::Scan<{VALUE_TYPES[op.source.dtype]}, {flag(op.product)}, {vector}{ways}>",
         (options,),
         ("call", op.source, op.out),
     )

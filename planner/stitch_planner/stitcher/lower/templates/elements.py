@@ -15,6 +15,7 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     ColumnKernel,
     PointwiseKernel,
     RowKernel,
+    Scalar,
     View,
     row_major,
 )
@@ -22,7 +23,7 @@ from stitch_planner.stitcher.lower.lowering import Lowering, UnloweredError
 from stitch_planner.stitcher.lower.reductions import REDUCTIONS, ReductionFrame, RowSite
 from stitch_planner.stitcher.lower.scalar_bodies import BodyBuilder
 from stitch_planner.stitcher.lower.scalars import EXPRESSIONS, Site
-from stitch_planner.stitcher.lower.split_reductions import split_reduction
+from stitch_planner.stitcher.lower.split_reductions import Splitter, split_reduction
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE
 from stitch_planner.stitcher.lower.templates.windows import MOVES
 from stitch_planner.stitcher.lower.views import collapse, expand, reshape
@@ -41,6 +42,10 @@ class Elements:
     family = "pointwise"
     kind: Literal["view", "element", "library"] = "element"
 
+    def __init__(self, split: Splitter = split_reduction) -> None:
+        """Templates whose reductions over long rows are cut by `split`."""
+        self.split = split
+
     def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
         """None for an operation of the tables in scalars.py and reductions.py."""
         if node.op in EXPRESSIONS:
@@ -57,13 +62,13 @@ class Elements:
 
     def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
         """One kernel for the whole group."""
-        _Group(nodes, lowering).lower()
+        _Group(nodes, lowering, self.split).lower()
 
 
 class _Group:
     """One fused group on its way to a kernel."""
 
-    def __init__(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+    def __init__(self, nodes: Sequence[GraphNode], lowering: Lowering, split: Splitter) -> None:
         frame = group_frame(nodes, lowering.index)
         spreads = classify(nodes, lowering.index)
         if frame is None or spreads is None:
@@ -71,6 +76,7 @@ class _Group:
         self.nodes = nodes
         self.lowering = lowering
         self.index = lowering.index
+        self.split = split
         self.frame: ReductionFrame = frame
         self.spreads = spreads
         self.builder = BodyBuilder()
@@ -255,17 +261,15 @@ class _Group:
         name = self.lowering.unique(f"k_{names[-1]}")
         loads, stored = tuple(moved[count:]), tuple(moved[:count])
         # Both kernel families compute the same; they differ in the dim along which vectors run.
-        if _by_columns(outer, inner, moved, count):
-            self.lowering.add(ColumnKernel(name, comment, names, outer, inner, loads, body, stored))
-            return
-        kernel = RowKernel(name, comment, names, outer, inner, loads, body, stored)
-        for part in split_reduction(kernel, lambda chunks: self._partial(name, chunks, body)):
+        by_columns = _by_columns(outer, inner, moved, count)
+        kind = ColumnKernel if by_columns else RowKernel
+        kernel = kind(name, comment, names, outer, inner, loads, body, stored)
+        for part in self.split(kernel, lambda count, dtype: self._partial(name, count, dtype)):
             self.lowering.add(part)
 
-    def _partial(self, name: str, chunks: int, body: Body) -> View:
+    def _partial(self, name: str, count: int, dtype: Scalar) -> View:
         """Room for the partial results of a reduction that is cut into chunks."""
-        reduced = next(instr for instr in body.instrs if instr.op == "reduce")
-        return self.lowering.scratch(f"{name}_partial", (chunks,), reduced.dtype)
+        return self.lowering.scratch(f"{name}_partial", (count,), dtype)
 
     def _lead(self, walks: Sequence[Access]) -> tuple[int, ...]:
         """Strides that decide the loop order: those of the first operand that varies everywhere."""

@@ -77,7 +77,7 @@ struct RowCells {
         f.template take<P>(row, group, column, totals);
       });
     } else {
-      take_runs(first, kStep, F::kLength, totals,
+      take_runs<4>(first, kStep, F::kLength, totals,
                 [&](Index column, T& run) { f.template take<P>(row, f.load(row, column), column, run); });
     }
   }

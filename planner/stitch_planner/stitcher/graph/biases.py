@@ -1,0 +1,78 @@
+"""Biases of convolutions as additions, where element-wise kernels follow.
+
+There an addition costs nothing. Behind cuDNN's convolution it is a pass over the whole image: its fused call
+exists for few algorithms, and for no transposed convolution.
+"""
+
+from stitch_planner.stitcher.graph.decompositions import unused_name
+from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
+from stitch_planner.stitcher.lower.reductions import REDUCTIONS
+from stitch_planner.stitcher.lower.scalars import EXPRESSIONS
+from stitch_tools.models.graph import Argument, Graph, GraphNode, ValueRef
+from stitch_tools.models.task import TensorSpec
+
+_CONVOLUTIONS = frozenset(
+    [
+        *(f"aten.conv{rank}d.{overload}" for rank in (1, 2, 3) for overload in ("default", "padding")),
+        "aten.conv_transpose1d.default",
+        "aten.conv_transpose2d.input",
+        "aten.conv_transpose3d.input",
+    ]
+)
+_BIAS = 2  # its place among the arguments
+# Norms have templates of their own, which read what a convolution wrote.
+_ELEMENTS = (EXPRESSIONS.keys() | REDUCTIONS.keys()) - {
+    "aten.batch_norm.default",
+    "aten.group_norm.default",
+    "aten.instance_norm.default",
+    "aten.layer_norm.default",
+}
+
+
+def move_biases(graph: Graph) -> Graph:
+    """The graph in which convolutions before element-wise operations have no bias."""
+    index = GraphIndex(graph)
+    taken = {*index.nodes, *index.inputs}
+    nodes: list[GraphNode] = []
+    for node in graph.nodes:
+        if not _moves(node, index):
+            nodes.append(node)
+            continue
+        bare = unused_name(f"{node.name}_bare", taken)
+        view = unused_name(f"{node.name}_bias", taken)
+        shape = node.outputs[0].shape
+        channels = (1, shape[1], *(1 for _ in shape[2:]))
+        bias = argument(node, _BIAS, "bias")
+        without = {name: value for name, value in node.kwargs.items() if name != "bias"}
+        args = tuple(None if place == _BIAS else item for place, item in enumerate(node.args))
+        nodes += [
+            node.model_copy(
+                update={"name": bare, "args": args, "kwargs": without, "outputs": (_named(node, bare),)}
+            ),
+            _made(node, view, "aten.view.default", channels, bias, channels),
+            # The sum has the convolution's name, so that its readers need no change.
+            _made(node, node.name, "aten.add.Tensor", shape, ValueRef(ref=bare), ValueRef(ref=view)),
+        ]
+    return graph.model_copy(update={"nodes": tuple(nodes)})
+
+
+def _moves(node: GraphNode, index: GraphIndex) -> bool:
+    """Whether the convolution has a bias that all its readers can add."""
+    key = (node.name, 0)
+    if node.op not in _CONVOLUTIONS or argument(node, _BIAS, "bias") is None or index.leaves(key):
+        return False
+    if node.outputs[0].dtype != "float32" or not index.is_constant(value_key(argument(node, _BIAS, "bias"))):
+        return False
+    users = index.users(key)
+    # cuDNN's fused call ends with a ReLU, and is as fast as the convolution alone.
+    fused = "transpose" not in node.op and [user.op for user in users] == ["aten.relu.default"]
+    return bool(users) and not fused and all(user.op in _ELEMENTS for user in users)
+
+
+def _named(node: GraphNode, name: str) -> TensorSpec:
+    return node.outputs[0].model_copy(update={"name": name})
+
+
+def _made(node: GraphNode, name: str, op: str, shape: tuple[int, ...], *args: Argument) -> GraphNode:
+    spec = TensorSpec(name=name, shape=shape, dtype=node.outputs[0].dtype)
+    return GraphNode(name=name, op=op, args=args, outputs=(spec,), module_path=node.module_path)
