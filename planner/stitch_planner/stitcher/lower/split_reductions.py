@@ -1,6 +1,6 @@
 """Reductions whose rows are cut into chunks, so that more threads take part than there are rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TypeVar
@@ -17,12 +17,14 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     View,
     row_major,
 )
-from stitch_planner.stitcher.lower.scalar_bodies import needed
+from stitch_planner.stitcher.lower.scalar_bodies import levels
 from stitch_planner.stitcher.lower.views import collapse
 
 MIN_ELEMENTS = 1 << 15
 """Below this many elements one thread is done before others would wake."""
 MAX_CHUNKS = 256
+NARROW_ELEMENTS = 16
+"""Of a piece of memory that fills at most half a line of 128 bytes."""
 
 ReductionT = TypeVar("ReductionT", RowKernel, ColumnKernel)
 Scratch = Callable[[int, Scalar], View]
@@ -45,41 +47,132 @@ def split_reduction(kernel: RowKernel | ColumnKernel, scratch: Scratch) -> Seque
 
 
 def can_cut(kernel: RowKernel | ColumnKernel) -> bool:
-    """Whether chunks of a row can be reduced on their own: no reduction depends on another."""
-    instrs = kernel.body.instrs
-    behind: list[bool] = []
-    for instr in instrs:
-        depends = any(behind[arg] for arg in instr.args)
-        if instr.op == "index" or (instr.op == "reduce" and depends):
-            return False
-        behind.append(depends or instr.op == "reduce")
-    return any(instr.op == "reduce" for instr in instrs)
+    """Whether the kernel reduces, and no value is an index, which would be another one within a chunk."""
+    ops = {instr.op for instr in kernel.body.instrs}
+    return "reduce" in ops and "index" not in ops
+
+
+def depths(kernel: RowKernel | ColumnKernel) -> list[int]:
+    """How many reductions lie one behind another below each instruction (0: none)."""
+    result: list[int] = []
+    for instr in kernel.body.instrs:
+        below = max((result[arg] for arg in instr.args), default=0)
+        result.append(below + (instr.op == "reduce"))
+    return result
+
+
+def apart(kernel: ReductionT, scratch: Scratch) -> list[Kernel]:
+    """The kernel without its element-wise results, and a kernel that computes those from the rows' values."""
+    results = [result for _, result in _element_stores(kernel)]
+    used = set(_needed(kernel.body.instrs, results, ()))
+    values = [place for place in _row_values(kernel) if _is_read(kernel, place, used)]
+    totals = _totals(kernel, values, scratch)
+    stored = [*_row_stores(kernel), *((access, place) for place, access in totals.items())]
+    first = replace(
+        kernel,
+        body=replace(kernel.body, results=tuple(place for _, place in stored)),
+        stores=tuple(access for access, _ in stored),
+    )
+    return [first, _elements(kernel, totals)]
+
+
+def is_narrow(kernel: RowKernel | ColumnKernel) -> bool:
+    """Whether rows of either kernel consist of short pieces of memory, and those of neighbouring rows lie side by side.
+
+    So do the groups of channels of a channels-last image: threads of a warp read whole lines if they reduce
+    each channel on its own, as columns.
+    """
+    if len(kernel.inner) < 2 or kernel.inner[-1] > NARROW_ELEMENTS:
+        return False
+    moving = [load for load in kernel.loads if all(load.strides)]
+    step = len(kernel.outer) - 1
+    return bool(moving) and all(
+        load.strides[-1] == 1 and load.strides[step] == kernel.inner[-1] for load in moving
+    )
 
 
 def cut(kernel: ReductionT, chunks: int, scratch: Scratch) -> list[Kernel]:
-    """The kernel as one for each of equal chunks, one that joins them, and one for element-wise results.
+    """The kernel as one for each of equal chunks and one that joins them, for each pass.
 
-    Equal chunks only: sizes are compile-time constants, and a rest would need one more kernel.
+    Where it has element-wise results, one more computes them. Equal chunks only: sizes are compile-time
+    constants, and a rest would need one more kernel. Each place of a narrow row's last dim is a chunk, too.
 
     Args:
         kernel: one that `can_cut`.
-        chunks: how many; divides the outermost reduced dim.
+        chunks: how many, at least 2 where the kernel is not narrow; divides the outermost reduced dim.
         scratch: makes room for partial results.
     """
+    depth = depths(kernel)
+    has_elements = bool(_element_stores(kernel))
+    parts: list[Kernel] = []
+    known: dict[int, Access] = {}
+    last = max(depth)
+    everything = set(range(len(depth)))
+    for level in range(1, last + 1):
+        reduced = [
+            place
+            for place, instr in enumerate(kernel.body.instrs)
+            if instr.op == "reduce" and depth[place] == level
+        ]
+        count = prod(kernel.outer) * chunks * _across(kernel)
+        partials = [scratch(count, kernel.body.instrs[place].dtype) for place in reduced]
+        parts.append(_first(kernel, reduced, chunks, partials, known, _numbered("_chunks", level)))
+        values = [place for place in _row_values(kernel) if depth[place] == level]
+        values = [place for place in values if _is_read(kernel, place, everything)]
+        totals = {} if level == last and not has_elements else _totals(kernel, values, scratch)
+        wanted = [*(_row_stores(kernel) if level == last else ())]
+        wanted += [(access, place) for place, access in totals.items()]
+        suffix = "" if level == last else _numbered("_joined", level)
+        parts.append(_joined(kernel, reduced, chunks, partials, known, wanted, suffix))
+        known |= totals
+    return [*parts, _elements(kernel, known)] if has_elements else parts
+
+
+def _row_values(kernel: RowKernel | ColumnKernel) -> list[int]:
+    """Instructions whose values are one for each row, and depend on a reduction."""
+    varies = tuple(_moves(load, kernel) for load in kernel.loads)
+    level = levels(kernel.body.instrs, varies, len(kernel.outer))
+    behind = depths(kernel)
+    return [place for place, depth in enumerate(behind) if depth and level[place] == 0]
+
+
+def _is_read(kernel: RowKernel | ColumnKernel, place: int, used: Collection[int]) -> bool:
+    """Whether an element or a later pass needs the row's value itself, and not only what follows from it."""
+    instrs, depth, rows = kernel.body.instrs, depths(kernel), set(_row_values(kernel))
+    readers = [at for at, instr in enumerate(instrs) if place in instr.args and at in used]
+    element = any(place == result for _, result in _element_stores(kernel))
+    return element or any(at not in rows or depth[at] > depth[place] for at in readers)
+
+
+def _numbered(suffix: str, level: int) -> str:
+    return suffix if level == 1 else f"{suffix}_{level}"
+
+
+def _across(kernel: RowKernel | ColumnKernel) -> int:
+    return kernel.inner[-1] if is_narrow(kernel) else 1
+
+
+def _numbered(suffix: str, level: int) -> str:
+    return suffix if level == 1 else f"{suffix}_{level}"
+
+
+def _pairs(kernel: RowKernel | ColumnKernel) -> list[tuple[Access, int]]:
+    return list(zip(kernel.stores, kernel.body.results, strict=True))
+
+
+def _row_stores(kernel: RowKernel | ColumnKernel) -> list[tuple[Access, int]]:
+    return [pair for pair in _pairs(kernel) if not _moves(pair[0], kernel)]
+
+
+def _totals(
+    kernel: RowKernel | ColumnKernel, values: Sequence[int], scratch: Scratch
+) -> dict[int, Access]:
+    """Room for values that are one for each row, as the kernel's own space walks over them."""
+    strides = (*row_major(kernel.outer), *(0 for _ in kernel.inner))
     rows = prod(kernel.outer)
-    reduced = [place for place, instr in enumerate(kernel.body.instrs) if instr.op == "reduce"]
-    partials = [scratch(rows * chunks, kernel.body.instrs[place].dtype) for place in reduced]
-    per_row = [pair for pair in zip(kernel.stores, kernel.body.results, strict=True) if not _moves(pair[0], kernel)]
-    parts: list[Kernel] = [_first(kernel, reduced, chunks, partials)]
-    if not _element_stores(kernel):
-        parts.append(_joined(kernel, reduced, chunks, partials, per_row))
-        return parts
-    totals = [scratch(rows, kernel.body.instrs[place].dtype) for place in reduced]
-    inner = (0,) * len(kernel.inner)
-    kept = [(Access(view.buffer, (*row_major(kernel.outer), *inner)), place) for view, place in zip(totals, reduced, strict=True)]
-    parts.append(_joined(kernel, reduced, chunks, partials, [*per_row, *kept]))
-    parts.append(_elements(kernel, dict(zip(reduced, (access for access, _ in kept), strict=True))))
-    return parts
+    return {
+        place: Access(scratch(rows, kernel.body.instrs[place].dtype).buffer, strides) for place in values
+    }
 
 
 def _moves(access: Access, kernel: RowKernel | ColumnKernel) -> bool:
@@ -88,42 +181,48 @@ def _moves(access: Access, kernel: RowKernel | ColumnKernel) -> bool:
 
 
 def _element_stores(kernel: RowKernel | ColumnKernel) -> list[tuple[Access, int]]:
-    pairs = zip(kernel.stores, kernel.body.results, strict=True)
-    return [(store, result) for store, result in pairs if _moves(store, kernel)]
+    return [(store, result) for store, result in _pairs(kernel) if _moves(store, kernel)]
 
 
-def _first(kernel: ReductionT, reduced: list[int], chunks: int, partials: list[View]) -> ReductionT:
+def _first(
+    kernel: ReductionT,
+    reduced: list[int],
+    chunks: int,
+    partials: list[View],
+    known: Mapping[int, Access],
+    suffix: str,
+) -> RowKernel | ColumnKernel:
     """Reduces each chunk. Chunks are the innermost kept dim of rows, the outermost of columns."""
     count, length = len(kernel.outer), kernel.inner[0] // chunks
-    by_rows = isinstance(kernel, RowKernel)
+    narrow = is_narrow(kernel)
 
-    def chunked(strides: tuple[int, ...], chunk: int, inner: tuple[int, ...]) -> tuple[int, ...]:
-        outer = strides[:count]
-        return (*outer, chunk, *inner) if by_rows else (chunk, *outer, *inner)
+    def walk(outer: tuple[int, ...], chunk: int, inner: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        if narrow:
+            return (chunk, *outer, inner[-1]), inner[:-1]
+        return ((*outer, chunk) if isinstance(kernel, RowKernel) else (chunk, *outer)), inner
 
     roots = [kernel.body.instrs[place].args[0] for place in reduced]
-    loads, instrs, moved = _extract(kernel, roots, {})
+    loads, instrs, moved = _extract(kernel, roots, known)
     results: list[int] = []
     for place, root in zip(reduced, roots, strict=True):
         results.append(len(instrs))
         instrs.append(replace(kernel.body.instrs[place], args=(moved[root],)))
-    walks = tuple(
+    walks: list[Access] = []
+    for load in loads:
         # Chunk c begins c * length elements further along the same walk.
-        replace(load, strides=chunked(load.strides, load.strides[count] * length, load.strides[count:]))
-        for load in loads
-    )
-    outer = (*kernel.outer, chunks) if by_rows else (chunks, *kernel.outer)
-    inner = (length, *kernel.inner[1:])
-    stores = tuple(Access(view.buffer, (*row_major(outer), *(0 for _ in inner))) for view in partials)
-    return replace(
-        kernel,
-        name=f"{kernel.name}_chunks",
-        comment=f"{kernel.comment}, in {chunks} chunks",
-        outer=outer,
-        inner=inner,
-        loads=walks,
-        body=Body(tuple(instrs), tuple(results)),
-        stores=stores,
+        steps = walk(load.strides[:count], load.strides[count] * length, load.strides[count:])
+        walks.append(replace(load, strides=(*steps[0], *steps[1])))
+    outer, inner = walk(kernel.outer, chunks, (length, *kernel.inner[1:]))
+    kind = ColumnKernel if narrow else type(kernel)
+    return kind(
+        f"{kernel.name}{suffix}",
+        f"{kernel.comment}, in {chunks} chunks",
+        kernel.nodes,
+        outer,
+        inner,
+        tuple(walks),
+        Body(tuple(instrs), tuple(results)),
+        tuple(Access(view.buffer, (*row_major(outer), *(0 for _ in inner))) for view in partials),
     )
 
 
@@ -132,15 +231,19 @@ def _joined(
     reduced: list[int],
     chunks: int,
     partials: list[View],
+    known: Mapping[int, Access],
     wanted: Sequence[tuple[Access, int]],
+    suffix: str,
 ) -> ReductionT:
     """Reduces the chunks' results, and computes what is one for each row."""
     count = len(kernel.outer)
-    outer = row_major(kernel.outer)
-    if isinstance(kernel, RowKernel):
-        strides = (*(stride * chunks for stride in outer), 1)
+    across = _across(kernel)
+    inner = (chunks, across) if is_narrow(kernel) else (chunks,)
+    if isinstance(kernel, ColumnKernel) or is_narrow(kernel):
+        steps = row_major((chunks, *kernel.outer, across))
+        strides = (*steps[1:-1], steps[0], 1)[: count + len(inner)]
     else:
-        strides = (*outer, prod(kernel.outer))
+        strides = row_major((*kernel.outer, chunks))
     loads = [Access(view.buffer, strides) for view in partials]
     instrs: list[Instr] = []
     moved: dict[int, int] = {}
@@ -149,29 +252,27 @@ def _joined(
         instrs.append(Instr("load", (), old.dtype, number))
         moved[place] = len(instrs)
         instrs.append(replace(old, args=(len(instrs) - 1,)))
-    more, instrs, moved = _extract(kernel, [place for _, place in wanted], moved, instrs, len(loads))
-    loads += [replace(load, strides=(*load.strides[:count], 0)) for load in more]
+    more, instrs, moved = _extract(
+        kernel, [place for _, place in wanted], known, moved=moved, instrs=instrs, first_load=len(loads)
+    )
+    rest = (0,) * len(inner)
+    loads += [replace(load, strides=(*load.strides[:count], *rest)) for load in more]
     return replace(
         kernel,
+        name=f"{kernel.name}{suffix}",
         comment=f"{kernel.comment}, joined",
-        inner=(chunks,),
+        inner=inner,
         loads=tuple(loads),
         body=Body(tuple(instrs), tuple(moved[place] for _, place in wanted)),
-        stores=tuple(replace(access, strides=(*access.strides[:count], 0)) for access, _ in wanted),
+        stores=tuple(replace(access, strides=(*access.strides[:count], *rest)) for access, _ in wanted),
     )
 
 
 def _elements(kernel: RowKernel | ColumnKernel, totals: Mapping[int, Access]) -> PointwiseKernel:
-    """The element-wise results, from the operands and the totals of rows."""
+    """The element-wise results, from the operands and the totals of rows; in the order of the first."""
     pairs = _element_stores(kernel)
-    loads = list(totals.values())
-    instrs: list[Instr] = []
-    moved: dict[int, int] = {}
-    for number, place in enumerate(totals):
-        moved[place] = len(instrs)
-        instrs.append(Instr("load", (), kernel.body.instrs[place].dtype, number))
-    more, instrs, moved = _extract(kernel, [place for _, place in pairs], moved, instrs, len(loads))
-    walks = [*(store for store, _ in pairs), *loads, *more]
+    loads, instrs, moved = _extract(kernel, [place for _, place in pairs], totals)
+    walks = [*(store for store, _ in pairs), *loads]
     shape = (*kernel.outer, *kernel.inner)
     order = sorted(range(len(shape)), key=lambda dim: (-walks[0].strides[dim], dim))
     sizes, strides = collapse([shape[d] for d in order], [[w.strides[d] for d in order] for w in walks])
@@ -190,26 +291,50 @@ def _elements(kernel: RowKernel | ColumnKernel, totals: Mapping[int, Access]) ->
 def _extract(
     kernel: RowKernel | ColumnKernel,
     roots: Sequence[int],
-    known: Mapping[int, int],
+    totals: Mapping[int, Access],
+    *,
+    moved: Mapping[int, int] | None = None,
     instrs: Sequence[Instr] = (),
     first_load: int = 0,
 ) -> tuple[list[Access], list[Instr], dict[int, int]]:
-    """The instructions that `roots` need behind those given, where those in `known` stand there already.
+    """The instructions that `roots` need behind those given; values with a total become loads of it.
 
     Returns:
         The loads that they use (numbered from `first_load`), all instructions, and old place to new.
     """
     old = kernel.body.instrs
     loads: list[Access] = []
-    made, moved = list(instrs), dict(known)
-    for place in needed(old, list(roots)):
-        if place in moved:
+    made, places = list(instrs), dict(moved or {})
+
+    def load(access: Access, instr: Instr) -> Instr:
+        loads.append(access)
+        return replace(instr, op="load", args=(), value=first_load + len(loads) - 1)
+
+    for place in _needed(old, roots, totals.keys() | places.keys()):
+        if place in places:
             continue
-        instr = replace(old[place], args=tuple(moved[arg] for arg in old[place].args))
-        if instr.op == "load":
+        instr = old[place]
+        if place in totals:
+            instr = load(totals[place], instr)
+        elif instr.op == "load":
             assert isinstance(instr.value, int)
-            loads.append(kernel.loads[instr.value])
-            instr = replace(instr, value=first_load + len(loads) - 1)
-        moved[place] = len(made)
+            instr = load(kernel.loads[instr.value], instr)
+        else:
+            instr = replace(instr, args=tuple(places[arg] for arg in instr.args))
+        places[place] = len(made)
         made.append(instr)
-    return loads, made, moved
+    return loads, made, places
+
+
+def _needed(instrs: Sequence[Instr], roots: Sequence[int], stop: Collection[int]) -> list[int]:
+    """Instructions that `roots` need, in order, without looking below reductions and those in `stop`."""
+    marked: set[int] = set()
+    stack = list(roots)
+    while stack:
+        here = stack.pop()
+        if here in marked:
+            continue
+        marked.add(here)
+        if instrs[here].op != "reduce" and here not in stop:
+            stack.extend(instrs[here].args)
+    return sorted(marked)

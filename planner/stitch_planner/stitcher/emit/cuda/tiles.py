@@ -39,8 +39,8 @@ class Tiles:
 
     staged: tuple[int, ...]
     """Numbers of the loads that are turned in shared memory."""
-    turned: int
-    """The dim of the space that is innermost in them."""
+    turned: tuple[int, ...]
+    """Neighbouring dims of the space that are one, the innermost, in them."""
     turned_tile: int
     last_tile: int
 
@@ -53,11 +53,15 @@ def tiles_of(kernel: PointwiseKernel) -> Tiles | None:
     if any(store.strides[-1] != 1 for store in kernel.stores):
         return None
     crossing = {number: _innermost(space, load) for number, load in enumerate(kernel.loads)}
-    turned = next((dim for dim in crossing.values() if dim is not None), None)
-    if turned is None or space[turned] < SHORTEST_SIDE:
+    last = next((dim for dim in crossing.values() if dim is not None), None)
+    if last is None:
         return None
-    staged = tuple(number for number, dim in crossing.items() if dim == turned)
-    side = min(LONGEST_SIDE, _power_of_two(space[turned]))
+    staged = tuple(number for number, dim in crossing.items() if dim == last)
+    turned = _merged(space, last, [kernel.loads[number] for number in staged])
+    across = prod(space[dim] for dim in turned)
+    if across < SHORTEST_SIDE:
+        return None
+    side = min(LONGEST_SIDE, _power_of_two(across))
     element_bytes = sum(SCALAR_BYTES[kernel.loads[number].buffer.dtype] for number in staged)
     most = SHARED_BYTES // element_bytes
     other = LONGEST_SIDE * LONGEST_SIDE // side
@@ -76,68 +80,80 @@ def _innermost(space: Sequence[int], load: Access) -> int | None:
     return dims[0] if dims else None
 
 
+def _merged(space: Sequence[int], last: int, staged: Sequence[Access]) -> tuple[int, ...]:
+    """The dims up to `last` through which all staged loads step as through one."""
+    first, size = last, space[last]
+    while first > 0 and all(load.strides[first - 1] == size for load in staged):
+        first -= 1
+        size *= space[first]
+    return tuple(range(first, last + 1))
+
+
 def tiled_class(kernel: PointwiseKernel, tiles: Tiles) -> str:
     """The class of an element-wise kernel that is computed in tiles."""
     space, last = kernel.space, len(kernel.space) - 1
-    outer = tuple(1 if dim in (tiles.turned, last) else size for dim, size in enumerate(space))
+    inside = {*tiles.turned, last}
+    outer = tuple(1 if dim in inside else size for dim, size in enumerate(space))
+    across = tuple(size if dim in tiles.turned else 1 for dim, size in enumerate(space))
     accesses = (*kernel.loads, *kernel.stores)
     out = Lines()
     open_class(out, kernel.name, kernel.comment, pointers(kernel.loads, kernel.stores))
     out.add(f"using Index = {index_type(space, accesses)};")
-    sizes = f"kOuter = {prod(outer)}, kTurned = {space[tiles.turned]}, kLast = {space[last]}"
+    sizes = f"kOuter = {prod(outer)}, kTurned = {prod(across)}, kLast = {space[last]}"
     out.add(f"static constexpr Index {sizes};")
     out.add(f"static constexpr int kTurnedTile = {tiles.turned_tile}, kLastTile = {tiles.last_tile};", "")
     out.open("struct Staged {")
     for number in tiles.staged:
         out.add(f"{MEMORY_TYPES[kernel.loads[number].buffer.dtype]} in{number};")
     out.close("};")
-    names = ("outer", *(f"c{dim}" for dim in (tiles.turned, last)))
-    arguments = ", ".join(f"Index {name}" for name in names)
+    arguments = f"Index outer, Index turned, Index c{last}"
     staged = [kernel.loads[number] for number in tiles.staged]
 
+    def decode(used: set[int]) -> list[str]:
+        turned = used & set(tiles.turned)
+        return [*coordinates(outer, "outer", "c", used - turned), *coordinates(across, "turned", "c", turned)]
+
     out.open(f"__device__ __forceinline__ Staged stage({arguments}) const {{")
-    out.add(*coordinates(outer, "outer", "c", dims_used(outer, staged)))
+    out.add(*decode(dims_used(space, staged) - {last}))
     out.add("Staged staged;")
     for number, access in zip(tiles.staged, staged, strict=True):
         out.add(f"staged.in{number} = {element(access, offset(space, access.strides, 'c'))};")
     out.add("return staged;")
     out.close()
     out.add("")
-    _compute(out, kernel, tiles, outer, arguments)
+    instrs = kernel.body.instrs
+    out.open(f"__device__ __forceinline__ void operator()({arguments}, const Staged& staged) const {{")
+    direct = [load for number, load in enumerate(kernel.loads) if number not in tiles.staged]
+    used = dims_used(space, [*direct, *kernel.stores])
+    used |= {number_of(instr) for instr in instrs if instr.op == "index"}
+    out.add(*decode(used - {last}))
+    _compute(out, kernel, tiles)
+    out.close()
     out.close("};")
     return "\n".join(out.lines)
 
 
-def _compute(
-    out: Lines, kernel: PointwiseKernel, tiles: Tiles, outer: tuple[int, ...], arguments: str
-) -> None:
-    """The function that computes one element and stores it."""
-    instrs = kernel.body.instrs
-    out.open(f"__device__ __forceinline__ void operator()({arguments}, const Staged& staged) const {{")
-    direct = [number for number in range(len(kernel.loads)) if number not in tiles.staged]
-    used = dims_used(outer, [*(kernel.loads[number] for number in direct), *kernel.stores])
-    used |= {number_of(instr) for instr in instrs if instr.op == "index" and outer[number_of(instr)] > 1}
-    out.add(*coordinates(outer, "outer", "c", used))
-    zero = {dim for dim, size in enumerate(kernel.space) if size == 1}
+def _compute(out: Lines, kernel: PointwiseKernel, tiles: Tiles) -> None:
+    """Computes and stores one element."""
+    space, instrs = kernel.space, kernel.body.instrs
 
     def load(number: int) -> str:
         access = kernel.loads[number]
         if number in tiles.staged:
             return f"staged.in{number}"
-        return element(access, offset(kernel.space, access.strides, "c"))
+        return element(access, offset(space, access.strides, "c"))
 
     instructions(
         out,
         instrs,
         needed(instrs, list(kernel.body.results)),
         load=load,
-        index=lambda axis: "int64_t{0}" if axis in zero else f"int64_t{{c{axis}}}",
+        index=lambda axis: f"int64_t{{c{axis}}}",
         loads=kernel.loads,
     )
     for store, result in zip(kernel.stores, kernel.body.results, strict=True):
         text = stored(store, instrs[result], value_name(instrs, result))
-        out.add(f"{element(store, offset(kernel.space, store.strides, 'c'))} = {text};")
-    out.close()
+        out.add(f"{element(store, offset(space, store.strides, 'c'))} = {text};")
 
 
 def _power_of_two(number: int) -> int:

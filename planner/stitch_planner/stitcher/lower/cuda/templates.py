@@ -56,5 +56,5 @@ def cuda_templates(contract: Contract) -> tuple[Template, ...]:
         EmbeddingBag(),
         CudaRowIndex(),
         CudaEinsum(allow_tf32=allow_tf32),
-        Elements(split_over_blocks),
+        Elements(split_over_blocks, crosses=True),
     )

@@ -42,9 +42,13 @@ class Elements:
     family = "pointwise"
     kind: Literal["view", "element", "library"] = "element"
 
-    def __init__(self, split: Splitter = split_reduction) -> None:
-        """Templates whose reductions over long rows are cut by `split`."""
+    def __init__(self, split: Splitter = split_reduction, *, crosses: bool = False) -> None:
+        """Templates whose reductions over long rows are cut by `split`.
+
+        `crosses`: whether it also sees to results that lie in another order of memory than the operands.
+        """
         self.split = split
+        self.crosses = crosses
 
     def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
         """None for an operation of the tables in scalars.py and reductions.py."""
@@ -62,13 +66,13 @@ class Elements:
 
     def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
         """One kernel for the whole group."""
-        _Group(nodes, lowering, self.split).lower()
+        _Group(nodes, lowering, self).lower()
 
 
 class _Group:
     """One fused group on its way to a kernel."""
 
-    def __init__(self, nodes: Sequence[GraphNode], lowering: Lowering, split: Splitter) -> None:
+    def __init__(self, nodes: Sequence[GraphNode], lowering: Lowering, template: Elements) -> None:
         frame = group_frame(nodes, lowering.index)
         spreads = classify(nodes, lowering.index)
         if frame is None or spreads is None:
@@ -76,7 +80,7 @@ class _Group:
         self.nodes = nodes
         self.lowering = lowering
         self.index = lowering.index
-        self.split = split
+        self.template = template
         self.frame: ReductionFrame = frame
         self.spreads = spreads
         self.builder = BodyBuilder()
@@ -164,10 +168,18 @@ class _Group:
             or not self.fills_output
             or numel < WORTH_TILES
             or not self.frame.reduced
+            or (self.template.crosses and self._agrees(view))
         ):
             return view
         turned = _covers(view.strides, view.shape) and innermost(view) != len(view.shape) - 1
         return self.lowering.copy(view, row_major(view.shape), key[0]) if turned else view
+
+    def _agrees(self, view: View) -> bool:
+        """Whether all operands of the full shape lie in the order of this one."""
+        inside = {node.name for node in self.nodes}
+        keys = {key for node in self.nodes for key in self.index.operands(node) if key[0] not in inside}
+        views = [self.lowering.view(key) for key in keys]
+        return all(innermost(other) == innermost(view) for other in views if other.shape == view.shape)
 
     def _spread_value(self, ref: ValueRef, dim: int) -> int:
         """A vector's value where it runs along `dim` of the full space."""
@@ -264,7 +276,7 @@ class _Group:
         by_columns = _by_columns(outer, inner, moved, count)
         kind = ColumnKernel if by_columns else RowKernel
         kernel = kind(name, comment, names, outer, inner, loads, body, stored)
-        for part in self.split(kernel, lambda count, dtype: self._partial(name, count, dtype)):
+        for part in self.template.split(kernel, lambda count, dtype: self._partial(name, count, dtype)):
             self.lowering.add(part)
 
     def _partial(self, name: str, count: int, dtype: Scalar) -> View:

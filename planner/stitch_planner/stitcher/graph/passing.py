@@ -1,13 +1,15 @@
-"""Biases of convolutions as additions, where element-wise kernels follow.
+"""What kernels of a GPU compute in passing: biases of convolutions and batch statistics.
 
-There an addition costs nothing. Behind cuDNN's convolution it is a pass over the whole image: its fused call
-exists for few algorithms, and for no transposed convolution.
+An addition costs nothing where element-wise kernels follow. Behind cuDNN's convolution it is a pass over the
+whole image: its fused call exists for few algorithms, and for no transposed convolution.
 """
 
 from stitch_planner.stitcher.graph.decompositions import unused_name
+from stitch_planner.stitcher.lower.cuda.norm_choice import joins_elements
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
-from stitch_planner.stitcher.lower.reductions import REDUCTIONS
+from stitch_planner.stitcher.lower.reductions import BATCH_STATISTICS, REDUCTIONS
 from stitch_planner.stitcher.lower.scalars import EXPRESSIONS
+from stitch_planner.stitcher.lower.templates.batch_norm import is_from_batch
 from stitch_tools.models.graph import Argument, Graph, GraphNode, ValueRef
 from stitch_tools.models.task import TensorSpec
 
@@ -20,13 +22,31 @@ _CONVOLUTIONS = frozenset(
     ]
 )
 _BIAS = 2  # its place among the arguments
-# Norms have templates of their own, which read what a convolution wrote.
-_ELEMENTS = (EXPRESSIONS.keys() | REDUCTIONS.keys()) - {
-    "aten.batch_norm.default",
-    "aten.group_norm.default",
-    "aten.instance_norm.default",
-    "aten.layer_norm.default",
-}
+_ELEMENTS = (EXPRESSIONS.keys() | REDUCTIONS.keys()) - {"aten.batch_norm.default", "aten.layer_norm.default"}
+_IMAGE_NORMS = frozenset(["aten.group_norm.default", "aten.instance_norm.default"])
+
+
+def for_gpu(graph: Graph, *, updates: bool = False) -> Graph:
+    """The simplified graph as GPU templates take it; `updates`: whether running statistics are wanted."""
+    return move_biases(graph if updates else with_batch_statistics(graph))
+
+
+def with_batch_statistics(graph: Graph) -> Graph:
+    """The graph in which batch norms that are worth it are reductions; nobody may want running statistics."""
+    index = GraphIndex(graph)
+    nodes = tuple(
+        _without_running(node)
+        if node.op == "aten.batch_norm.default" and is_from_batch(node) and joins_elements(node, index)
+        else node
+        for node in graph.nodes
+    )
+    return graph.model_copy(update={"nodes": nodes})
+
+
+def _without_running(node: GraphNode) -> GraphNode:
+    momentum, eps = argument(node, 6, "momentum"), argument(node, 7, "eps", 1e-5)
+    args = (*node.args[:3], True, momentum, eps)
+    return node.model_copy(update={"op": BATCH_STATISTICS, "args": args, "kwargs": {}})
 
 
 def move_biases(graph: Graph) -> Graph:
@@ -66,7 +86,12 @@ def _moves(node: GraphNode, index: GraphIndex) -> bool:
     users = index.users(key)
     # cuDNN's fused call ends with a ReLU, and is as fast as the convolution alone.
     fused = "transpose" not in node.op and [user.op for user in users] == ["aten.relu.default"]
-    return bool(users) and not fused and all(user.op in _ELEMENTS for user in users)
+    return bool(users) and not fused and all(_adds(user, index) for user in users)
+
+
+def _adds(user: GraphNode, index: GraphIndex) -> bool:
+    """Whether the bias can be added where a node reads: norms have calls of their own otherwise."""
+    return user.op in _ELEMENTS and (user.op not in _IMAGE_NORMS or joins_elements(user, index))
 
 
 def _named(node: GraphNode, name: str) -> TensorSpec:
