@@ -6,6 +6,7 @@ whole image: its fused call exists for few algorithms, and for no transposed con
 
 from stitch_planner.stitcher.graph.decompositions import unused_name
 from stitch_planner.stitcher.lower.cuda.norm_choice import joins_elements
+from stitch_planner.stitcher.lower.epilogue import residual_of
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
 from stitch_planner.stitcher.lower.reductions import BATCH_STATISTICS, REDUCTIONS
 from stitch_planner.stitcher.lower.scalars import EXPRESSIONS
@@ -84,6 +85,8 @@ def _moves(node: GraphNode, index: GraphIndex) -> bool:
     if node.outputs[0].dtype != "float32" or not index.is_constant(value_key(argument(node, _BIAS, "bias"))):
         return False
     users = index.users(key)
+    if len(users) == 1 and residual_of(users[0], {node.name}, index) is not None:
+        return False  # which the convolution's call adds together with the bias
     # cuDNN's fused call ends with a ReLU, and is as fast as the convolution alone.
     fused = "transpose" not in node.op and [user.op for user in users] == ["aten.relu.default"]
     return bool(users) and not fused and all(_adds(user, index) for user in users)
