@@ -22,6 +22,7 @@ _CONVOLUTIONS = frozenset(
         "aten.conv_transpose3d.input",
     ]
 )
+_MAXIMA = tuple(f"aten.max_pool{rank}d.default" for rank in (1, 2, 3))
 _BIAS = 2  # its place among the arguments
 _ELEMENTS = (EXPRESSIONS.keys() | REDUCTIONS.keys()) - {"aten.batch_norm.default", "aten.layer_norm.default"}
 _IMAGE_NORMS = frozenset(["aten.group_norm.default", "aten.instance_norm.default"])
@@ -51,29 +52,34 @@ def _without_running(node: GraphNode) -> GraphNode:
 
 
 def move_biases(graph: Graph) -> Graph:
-    """The graph in which convolutions before element-wise operations have no bias."""
+    """The graph in which convolutions before element-wise operations have no bias.
+
+    Behind a maximum of windows it is added as well: rounding keeps the order of numbers, so that the largest
+    sum is the sum of the largest.
+    """
     index = GraphIndex(graph)
     taken = {*index.nodes, *index.inputs}
+    bare: dict[str, tuple[str, Argument]] = {}
+    """Nodes of which the result lacks a bias: the name of what is left, and the bias."""
     nodes: list[GraphNode] = []
     for node in graph.nodes:
-        if not _moves(node, index):
+        before = bare.get(node.args[0].ref) if node.args and isinstance(node.args[0], ValueRef) else None
+        if before is not None and node.op in _MAXIMA:
+            name = unused_name(f"{node.name}_bare", taken)
+            nodes.append(_renamed(node, name, (ValueRef(ref=before[0]), *node.args[1:]), node.kwargs))
+            nodes += _sum(node, name, before[1], taken)
+        elif _moves(node, index):
+            name = unused_name(f"{node.name}_bare", taken)
+            args = tuple(None if place == _BIAS else item for place, item in enumerate(node.args))
+            without = {key: value for key, value in node.kwargs.items() if key != "bias"}
+            nodes.append(_renamed(node, name, args, without))
+            bias = argument(node, _BIAS, "bias")
+            if any(user.op in _MAXIMA for user in index.users((node.name, 0))):
+                bare[node.name] = (name, bias)
+            else:
+                nodes += _sum(node, name, bias, taken)
+        else:
             nodes.append(node)
-            continue
-        bare = unused_name(f"{node.name}_bare", taken)
-        view = unused_name(f"{node.name}_bias", taken)
-        shape = node.outputs[0].shape
-        channels = (1, shape[1], *(1 for _ in shape[2:]))
-        bias = argument(node, _BIAS, "bias")
-        without = {name: value for name, value in node.kwargs.items() if name != "bias"}
-        args = tuple(None if place == _BIAS else item for place, item in enumerate(node.args))
-        nodes += [
-            node.model_copy(
-                update={"name": bare, "args": args, "kwargs": without, "outputs": (_named(node, bare),)}
-            ),
-            _made(node, view, "aten.view.default", channels, bias, channels),
-            # The sum has the convolution's name, so that its readers need no change.
-            _made(node, node.name, "aten.add.Tensor", shape, ValueRef(ref=bare), ValueRef(ref=view)),
-        ]
     return graph.model_copy(update={"nodes": tuple(nodes)})
 
 
@@ -87,6 +93,10 @@ def _moves(node: GraphNode, index: GraphIndex) -> bool:
     users = index.users(key)
     if len(users) == 1 and residual_of(users[0], {node.name}, index) is not None:
         return False  # which the convolution's call adds together with the bias
+    if len(users) == 1 and users[0].op in _MAXIMA:
+        key = (users[0].name, 0)
+        after = index.users(key)
+        return bool(after) and not index.leaves(key) and all(_adds(user, index) for user in after)
     # cuDNN's fused call ends with a ReLU, and is as fast as the convolution alone.
     fused = "transpose" not in node.op and [user.op for user in users] == ["aten.relu.default"]
     return bool(users) and not fused and all(_adds(user, index) for user in users)
@@ -97,8 +107,23 @@ def _adds(user: GraphNode, index: GraphIndex) -> bool:
     return user.op in _ELEMENTS and (user.op not in _IMAGE_NORMS or joins_elements(user, index))
 
 
-def _named(node: GraphNode, name: str) -> TensorSpec:
-    return node.outputs[0].model_copy(update={"name": name})
+def _sum(node: GraphNode, bare: str, bias: Argument, taken: set[str]) -> tuple[GraphNode, GraphNode]:
+    """The bias with the dims of the node's result, and their sum: it has the node's name, which readers know."""
+    shape = node.outputs[0].shape
+    channels = (1, shape[1], *(1 for _ in shape[2:]))
+    view = unused_name(f"{node.name}_bias", taken)
+    return (
+        _made(node, view, "aten.view.default", channels, bias, channels),
+        _made(node, node.name, "aten.add.Tensor", shape, ValueRef(ref=bare), ValueRef(ref=view)),
+    )
+
+
+def _renamed(
+    node: GraphNode, name: str, args: tuple[Argument, ...], kwargs: dict[str, Argument]
+) -> GraphNode:
+    """The node under another name, with other operands."""
+    outputs = (node.outputs[0].model_copy(update={"name": name}),)
+    return node.model_copy(update={"name": name, "args": args, "kwargs": kwargs, "outputs": outputs})
 
 
 def _made(node: GraphNode, name: str, op: str, shape: tuple[int, ...], *args: Argument) -> GraphNode:
