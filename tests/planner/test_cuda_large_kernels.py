@@ -51,7 +51,10 @@ CHUNKS: Table = {
     ),
     "softmax of long rows": (lambda x: x.softmax(1), [torch.randn(2, 600000)]),
     "columns": (lambda x: x.exp().mean(1), [torch.randn(2, 4096, 40)]),
-    "columns with elements": (lambda x: x * torch.rsqrt(x.square().mean(1, keepdim=True)), [torch.rand(2, 16384, 33)]),
+    "columns with elements": (
+        lambda x: x * torch.rsqrt(x.square().mean(1, keepdim=True)),
+        [torch.rand(2, 16384, 33)],
+    ),
     "two sums and a row's operand": (
         lambda x, b: ((x + b).sum(1) * x.square().sum(1), x.amin(1)),
         [torch.rand(5, 30000), torch.rand(5, 1)],
@@ -64,7 +67,10 @@ CHUNKS: Table = {
         lambda x: x.permute(0, 3, 1, 2).unflatten(1, (16, 4)).exp().sum((2, 3, 4)),
         [last(2, 64, 60, 60)],
     ),
-    "largest with NaN": (lambda x: x.amax(1), [torch.randn(2, 20000).index_fill(1, torch.tensor(9), torch.nan)]),
+    "largest with NaN": (
+        lambda x: x.amax(1),
+        [torch.randn(2, 20000).index_fill(1, torch.tensor(9), torch.nan)],
+    ),
 }
 
 

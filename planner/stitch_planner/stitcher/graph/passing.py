@@ -108,7 +108,7 @@ def _adds(user: GraphNode, index: GraphIndex) -> bool:
 
 
 def _sum(node: GraphNode, bare: str, bias: Argument, taken: set[str]) -> tuple[GraphNode, GraphNode]:
-    """The bias with the dims of the node's result, and their sum: it has the node's name, which readers know."""
+    """The bias with the dims of the node's result, and the sum, which has the node's name."""
     shape = node.outputs[0].shape
     channels = (1, shape[1], *(1 for _ in shape[2:]))
     view = unused_name(f"{node.name}_bias", taken)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import TypeVar
 
 from stitch_planner.stitcher.lower.kernel_ir import (
     Access,
@@ -26,13 +25,13 @@ MAX_CHUNKS = 256
 NARROW_ELEMENTS = 16
 """Of a piece of memory that fills at most half a line of 128 bytes."""
 
-ReductionT = TypeVar("ReductionT", RowKernel, ColumnKernel)
+ReducingKernel = RowKernel | ColumnKernel
 Scratch = Callable[[int, Scalar], View]
 """Makes a buffer for that many partial results of a type."""
-Splitter = Callable[[RowKernel | ColumnKernel, Scratch], Sequence[Kernel]]
+Splitter = Callable[[ReducingKernel, Scratch], Sequence[Kernel]]
 
 
-def split_reduction(kernel: RowKernel | ColumnKernel, scratch: Scratch) -> Sequence[Kernel]:
+def split_reduction(kernel: ReducingKernel, scratch: Scratch) -> Sequence[Kernel]:
     """The kernel as one for each chunk and one that joins them, or alone where that does not pay or fit.
 
     For threads of a CPU: only kernels with one row, one reduction and per-row results are cut.
@@ -46,13 +45,13 @@ def split_reduction(kernel: RowKernel | ColumnKernel, scratch: Scratch) -> Seque
     return [kernel] if chunks is None else cut(kernel, chunks, scratch)
 
 
-def can_cut(kernel: RowKernel | ColumnKernel) -> bool:
+def can_cut(kernel: ReducingKernel) -> bool:
     """Whether the kernel reduces, and no value is an index, which would be another one within a chunk."""
     ops = {instr.op for instr in kernel.body.instrs}
     return "reduce" in ops and "index" not in ops
 
 
-def depths(kernel: RowKernel | ColumnKernel) -> list[int]:
+def depths(kernel: ReducingKernel) -> list[int]:
     """How many reductions lie one behind another below each instruction (0: none)."""
     result: list[int] = []
     for instr in kernel.body.instrs:
@@ -61,7 +60,7 @@ def depths(kernel: RowKernel | ColumnKernel) -> list[int]:
     return result
 
 
-def apart(kernel: ReductionT, scratch: Scratch) -> list[Kernel]:
+def apart(kernel: ReducingKernel, scratch: Scratch) -> list[Kernel]:
     """The kernel without its element-wise results, and a kernel that computes those from the rows' values."""
     results = [result for _, result in _element_stores(kernel)]
     used = set(_needed(kernel.body.instrs, results, ()))
@@ -76,8 +75,8 @@ def apart(kernel: ReductionT, scratch: Scratch) -> list[Kernel]:
     return [first, _elements(kernel, totals)]
 
 
-def is_narrow(kernel: RowKernel | ColumnKernel) -> bool:
-    """Whether rows of either kernel consist of short pieces of memory, and those of neighbouring rows lie side by side.
+def is_narrow(kernel: ReducingKernel) -> bool:
+    """Whether rows are short pieces of memory, and those of neighbouring rows lie side by side.
 
     So do the groups of channels of a channels-last image: threads of a warp read whole lines if they reduce
     each channel on its own, as columns.
@@ -91,7 +90,7 @@ def is_narrow(kernel: RowKernel | ColumnKernel) -> bool:
     )
 
 
-def cut(kernel: ReductionT, chunks: int, scratch: Scratch) -> list[Kernel]:
+def cut(kernel: ReducingKernel, chunks: int, scratch: Scratch) -> list[Kernel]:
     """The kernel as one for each of equal chunks and one that joins them, for each pass.
 
     Where it has element-wise results, one more computes them. Equal chunks only: sizes are compile-time
@@ -128,7 +127,7 @@ def cut(kernel: ReductionT, chunks: int, scratch: Scratch) -> list[Kernel]:
     return [*parts, _elements(kernel, known)] if has_elements else parts
 
 
-def _row_values(kernel: RowKernel | ColumnKernel) -> list[int]:
+def _row_values(kernel: ReducingKernel) -> list[int]:
     """Instructions whose values are one for each row, and depend on a reduction."""
     varies = tuple(_moves(load, kernel) for load in kernel.loads)
     level = levels(kernel.body.instrs, varies, len(kernel.outer))
@@ -136,7 +135,7 @@ def _row_values(kernel: RowKernel | ColumnKernel) -> list[int]:
     return [place for place, depth in enumerate(behind) if depth and level[place] == 0]
 
 
-def _is_read(kernel: RowKernel | ColumnKernel, place: int, used: Collection[int]) -> bool:
+def _is_read(kernel: ReducingKernel, place: int, used: Collection[int]) -> bool:
     """Whether an element or a later pass needs the row's value itself, and not only what follows from it."""
     instrs, depth, rows = kernel.body.instrs, depths(kernel), set(_row_values(kernel))
     readers = [at for at, instr in enumerate(instrs) if place in instr.args and at in used]
@@ -148,55 +147,49 @@ def _numbered(suffix: str, level: int) -> str:
     return suffix if level == 1 else f"{suffix}_{level}"
 
 
-def _across(kernel: RowKernel | ColumnKernel) -> int:
+def _across(kernel: ReducingKernel) -> int:
     return kernel.inner[-1] if is_narrow(kernel) else 1
 
 
-def _numbered(suffix: str, level: int) -> str:
-    return suffix if level == 1 else f"{suffix}_{level}"
-
-
-def _pairs(kernel: RowKernel | ColumnKernel) -> list[tuple[Access, int]]:
+def _pairs(kernel: ReducingKernel) -> list[tuple[Access, int]]:
     return list(zip(kernel.stores, kernel.body.results, strict=True))
 
 
-def _row_stores(kernel: RowKernel | ColumnKernel) -> list[tuple[Access, int]]:
+def _row_stores(kernel: ReducingKernel) -> list[tuple[Access, int]]:
     return [pair for pair in _pairs(kernel) if not _moves(pair[0], kernel)]
 
 
-def _totals(
-    kernel: RowKernel | ColumnKernel, values: Sequence[int], scratch: Scratch
-) -> dict[int, Access]:
+def _totals(kernel: ReducingKernel, values: Sequence[int], scratch: Scratch) -> dict[int, Access]:
     """Room for values that are one for each row, as the kernel's own space walks over them."""
     strides = (*row_major(kernel.outer), *(0 for _ in kernel.inner))
     rows = prod(kernel.outer)
-    return {
-        place: Access(scratch(rows, kernel.body.instrs[place].dtype).buffer, strides) for place in values
-    }
+    return {place: Access(scratch(rows, kernel.body.instrs[place].dtype).buffer, strides) for place in values}
 
 
-def _moves(access: Access, kernel: RowKernel | ColumnKernel) -> bool:
+def _moves(access: Access, kernel: ReducingKernel) -> bool:
     steps = zip(access.strides[len(kernel.outer) :], kernel.inner, strict=True)
     return any(stride != 0 and size > 1 for stride, size in steps)
 
 
-def _element_stores(kernel: RowKernel | ColumnKernel) -> list[tuple[Access, int]]:
+def _element_stores(kernel: ReducingKernel) -> list[tuple[Access, int]]:
     return [(store, result) for store, result in _pairs(kernel) if _moves(store, kernel)]
 
 
 def _first(
-    kernel: ReductionT,
+    kernel: ReducingKernel,
     reduced: list[int],
     chunks: int,
     partials: list[View],
     known: Mapping[int, Access],
     suffix: str,
-) -> RowKernel | ColumnKernel:
+) -> ReducingKernel:
     """Reduces each chunk. Chunks are the innermost kept dim of rows, the outermost of columns."""
     count, length = len(kernel.outer), kernel.inner[0] // chunks
     narrow = is_narrow(kernel)
 
-    def walk(outer: tuple[int, ...], chunk: int, inner: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def walk(
+        outer: tuple[int, ...], chunk: int, inner: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if narrow:
             return (chunk, *outer, inner[-1]), inner[:-1]
         return ((*outer, chunk) if isinstance(kernel, RowKernel) else (chunk, *outer)), inner
@@ -227,14 +220,14 @@ def _first(
 
 
 def _joined(
-    kernel: ReductionT,
+    kernel: ReducingKernel,
     reduced: list[int],
     chunks: int,
     partials: list[View],
     known: Mapping[int, Access],
     wanted: Sequence[tuple[Access, int]],
     suffix: str,
-) -> ReductionT:
+) -> ReducingKernel:
     """Reduces the chunks' results, and computes what is one for each row."""
     count = len(kernel.outer)
     across = _across(kernel)
@@ -268,7 +261,7 @@ def _joined(
     )
 
 
-def _elements(kernel: RowKernel | ColumnKernel, totals: Mapping[int, Access]) -> PointwiseKernel:
+def _elements(kernel: ReducingKernel, totals: Mapping[int, Access]) -> PointwiseKernel:
     """The element-wise results, from the operands and the totals of rows; in the order of the first."""
     pairs = _element_stores(kernel)
     loads, instrs, moved = _extract(kernel, [place for _, place in pairs], totals)
@@ -289,7 +282,7 @@ def _elements(kernel: RowKernel | ColumnKernel, totals: Mapping[int, Access]) ->
 
 
 def _extract(
-    kernel: RowKernel | ColumnKernel,
+    kernel: ReducingKernel,
     roots: Sequence[int],
     totals: Mapping[int, Access],
     *,

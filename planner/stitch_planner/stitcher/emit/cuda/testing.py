@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from stitch_planner.stitcher.emit.cpu.emit_cpp import header_closure
 from stitch_planner.stitcher.emit.cuda.emit_cuda import MAIN
-from stitch_planner.stitcher.graph.passing import for_gpu
 from stitch_planner.stitcher.graph.partition import partition
+from stitch_planner.stitcher.graph.passing import for_gpu
 from stitch_planner.stitcher.graph.simplify import simplify
 from stitch_planner.stitcher.kernel_program import lower_steps
 from stitch_planner.stitcher.lower.cuda.templates import cuda_templates

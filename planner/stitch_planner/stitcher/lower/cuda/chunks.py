@@ -3,8 +3,16 @@
 from collections.abc import Sequence
 from math import prod
 
-from stitch_planner.stitcher.lower.kernel_ir import Access, ColumnKernel, Kernel, RowKernel
-from stitch_planner.stitcher.lower.split_reductions import Scratch, apart, can_cut, cut, depths, is_narrow
+from stitch_planner.stitcher.lower.kernel_ir import Access, ColumnKernel, Kernel
+from stitch_planner.stitcher.lower.split_reductions import (
+    ReducingKernel,
+    Scratch,
+    apart,
+    can_cut,
+    cut,
+    depths,
+    is_narrow,
+)
 
 BUSY_BLOCKS = 1024
 """Blocks that leave no multiprocessor of today's GPUs idle for long: about eight for each."""
@@ -24,7 +32,7 @@ WORTH_TURNING = 1 << 16
 """Elements from which another order of the results is worth a kernel of its own."""
 
 
-def split_over_blocks(kernel: RowKernel | ColumnKernel, scratch: Scratch) -> Sequence[Kernel]:
+def split_over_blocks(kernel: ReducingKernel, scratch: Scratch) -> Sequence[Kernel]:
     """The kernel, cut into chunks where it has too few blocks and rows are long enough.
 
     Element-wise results in another order of memory than the operands have a kernel of their own: it turns
@@ -38,7 +46,7 @@ def split_over_blocks(kernel: RowKernel | ColumnKernel, scratch: Scratch) -> Seq
     return apart(kernel, scratch) if _crosses(kernel) else [kernel]
 
 
-def _chunks(kernel: RowKernel | ColumnKernel) -> int:
+def _chunks(kernel: ReducingKernel) -> int:
     columns = isinstance(kernel, ColumnKernel)
     rows, length = prod(kernel.outer), prod(kernel.inner)
     reads_again = _reads_again(kernel)
@@ -55,16 +63,16 @@ def _chunks(kernel: RowKernel | ColumnKernel) -> int:
     return _divisor(kernel.inner[0], min(most, -(-busy // blocks)), most)
 
 
-def _reads_again(kernel: RowKernel | ColumnKernel) -> bool:
+def _reads_again(kernel: ReducingKernel) -> bool:
     """Whether the operands are needed once more after a reduction."""
     return max(depths(kernel)) > 1 or any(_moves(store, kernel) for store in kernel.stores)
 
 
-def _moves(access: Access, kernel: RowKernel | ColumnKernel) -> bool:
+def _moves(access: Access, kernel: ReducingKernel) -> bool:
     return any(access.strides[len(kernel.outer) :])
 
 
-def _crosses(kernel: RowKernel | ColumnKernel) -> bool:
+def _crosses(kernel: ReducingKernel) -> bool:
     """Whether operands lie side by side along a dim along which element-wise results do not."""
     shape = (*kernel.outer, *kernel.inner)
     side_by_side = {

@@ -1,8 +1,8 @@
 """Which normalisations of images are computed together with the element-wise operations around them.
 
 The library's calls read an image twice and write it once. Where an expression comes before the norm, or one
-that the call cannot take behind it, or the result has to leave in another order of memory, a kernel each would
-read and write the image again: reductions and one element-wise kernel with all of that cost less.
+that the call cannot take behind it, or the result has to leave in another order of memory, a kernel for each
+would read and write the image again: reductions and one element-wise kernel with all of that cost less.
 """
 
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, value_key

@@ -39,7 +39,7 @@ __device__ __forceinline__ void column_passes(const F& f, typename F::Row& row) 
     T* slots = reinterpret_cast<T*>(storage);
     T totals;
     take_runs<8>(static_cast<Index>(threadIdx.y), static_cast<Index>(S::kHeight), F::kLength, totals,
-              [&](Index column, T& run) { f.template take<P>(row, f.load(row, column), column, run); });
+                 [&](Index column, T& run) { f.template take<P>(row, f.load(row, column), column, run); });
     slots[threadIdx.y * S::kWidth + threadIdx.x] = totals;
     for (int half = S::kHeight / 2; half > 0; half /= 2) {
       __syncthreads();

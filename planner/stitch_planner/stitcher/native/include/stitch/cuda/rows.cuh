@@ -78,7 +78,7 @@ struct RowCells {
       });
     } else {
       take_runs<4>(first, kStep, F::kLength, totals,
-                [&](Index column, T& run) { f.template take<P>(row, f.load(row, column), column, run); });
+                   [&](Index column, T& run) { f.template take<P>(row, f.load(row, column), column, run); });
     }
   }
 

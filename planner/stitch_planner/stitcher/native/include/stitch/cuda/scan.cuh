@@ -204,7 +204,8 @@ class Scan {
   int32_t run(const Call& call, const T* in, T* out) const {
     const ScanOptions& o = options_;
     if (o.inner > 1) {
-      return each("scan", o.outer * o.inner, ScanColumns<T, kProduct, kOrder>{in, out, o.length, o.inner}, call);
+      return each("scan", o.outer * o.inner, ScanColumns<T, kProduct, kOrder>{in, out, o.length, o.inner},
+                  call);
     }
     // Whole tiles, so that no thread of a share reads what belongs to the next.
     constexpr int64_t kTile = ScanRows<T, kProduct, V, true, kOrder>::kTile;

@@ -1,6 +1,6 @@
 // Element-wise kernels some of whose operands lie in another order of memory than the result (a channels-last
-// image whose result is N, C, H, W): tiles of them are turned in shared memory, so that every access of a warp
-// is a line.
+// image whose result is N, C, H, W): tiles of them are turned in shared memory, so that every access of a
+// warp is a line.
 //
 // The expression is a class F over [kOuter][kTurned][kLast], where results lie with kLast innermost, and
 // staged operands with kTurned innermost:
