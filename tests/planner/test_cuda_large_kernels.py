@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.testing import OnGpu, OnHost, build_for_gpus, lowered
@@ -74,9 +75,21 @@ CHUNKS: Table = {
 }
 
 
+POOLED: Table = {
+    "largest of what is computed": (
+        lambda x, b: functional.max_pool2d(torch.tanh(x.permute(0, 3, 1, 2) * 3 + b[:, None, None]), 2) - 1,
+        [last(2, 64, 93, 91), torch.randn(64)],
+    ),
+    "average of windows that are no squares": (
+        lambda x: functional.avg_pool2d(x.permute(0, 3, 1, 2).exp(), (4, 3)),
+        [last(2, 64, 95, 91)],
+    ),
+}
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 def test_results_are_torch_s(machine: type[OnHost | OnGpu], tmp_path: Path) -> None:
-    text = assert_as_torch({**TURNED, **CHUNKS}, machine, tmp_path)
+    text = assert_as_torch({**TURNED, **CHUNKS, **POOLED}, machine, tmp_path)
     assert text.count("tiled_pointwise(") > len(TURNED)
     assert text.count("_chunks{") >= len(CHUNKS) - 1
 
@@ -143,11 +156,11 @@ class Convolves(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.conv(x)
         if self.tail == "mish":
-            return torch.nn.functional.mish(y)
+            return functional.mish(y)
         if self.tail == "relu":
             return torch.relu(y) * 2
         if self.tail == "pool":
-            return torch.nn.functional.max_pool2d(y, 2).clamp(0, 1)
+            return functional.max_pool2d(y, 2).clamp(0, 1)
         if self.tail == "sum":
             return torch.relu(y + x)
         if self.tail == "softmax":
@@ -191,7 +204,7 @@ class Normed(nn.Module):
         self.groups, self.batch = nn.GroupNorm(8, 32), nn.BatchNorm2d(32)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        gelu = torch.nn.functional.gelu(self.first(x))
+        gelu = functional.gelu(self.first(x))
         return self.groups(gelu), self.batch(self.second(x) + 3) * 2
 
 

@@ -5,10 +5,11 @@ whole image: its fused call exists for few algorithms, and for no transposed con
 """
 
 from stitch_planner.stitcher.graph.decompositions import unused_name
+from stitch_planner.stitcher.graph.pooling import pools_as_reductions, window_of
 from stitch_planner.stitcher.lower.cuda.norm_choice import joins_elements
 from stitch_planner.stitcher.lower.epilogue import residual_of
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, argument, value_key
-from stitch_planner.stitcher.lower.reductions import BATCH_STATISTICS, REDUCTIONS
+from stitch_planner.stitcher.lower.reductions import BATCH_STATISTICS, REDUCTIONS, is_global_average
 from stitch_planner.stitcher.lower.scalars import EXPRESSIONS
 from stitch_planner.stitcher.lower.templates.batch_norm import is_from_batch
 from stitch_tools.models.graph import Argument, Graph, GraphNode, ValueRef
@@ -30,7 +31,7 @@ _IMAGE_NORMS = frozenset(["aten.group_norm.default", "aten.instance_norm.default
 
 def for_gpu(graph: Graph, *, updates: bool = False) -> Graph:
     """The simplified graph as GPU templates take it; `updates`: whether running statistics are wanted."""
-    return move_biases(graph if updates else with_batch_statistics(graph))
+    return pools_as_reductions(move_biases(graph if updates else with_batch_statistics(graph)))
 
 
 def with_batch_statistics(graph: Graph) -> Graph:
@@ -104,7 +105,11 @@ def _moves(node: GraphNode, index: GraphIndex) -> bool:
 
 def _adds(user: GraphNode, index: GraphIndex) -> bool:
     """Whether the bias can be added where a node reads: norms have calls of their own otherwise."""
-    return user.op in _ELEMENTS and (user.op not in _IMAGE_NORMS or joins_elements(user, index))
+    if user.op in _IMAGE_NORMS:
+        return joins_elements(user, index)
+    if "avg_pool" in user.op:
+        return is_global_average(user, index) or window_of(user, index) is not None
+    return user.op in _ELEMENTS
 
 
 def _sum(node: GraphNode, bare: str, bias: Argument, taken: set[str]) -> tuple[GraphNode, GraphNode]:

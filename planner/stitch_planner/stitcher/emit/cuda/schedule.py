@@ -18,6 +18,10 @@ LARGEST_INT32 = 2**31 - 1
 CELL_REGISTERS = 32
 THREADS_OF_WARP_ROWS = 128
 """Threads of a block whose rows are shared by a warp or less."""
+SHORT_COLUMN = 16
+"""Elements that a thread reduces alone: all of them can be on their way at once."""
+MANY_ROWS = 1 << 16
+THREADS_OF_SHORT_COLUMNS = 256
 THREADS_OF_LONG_ROWS = 1024
 """Threads for a row that does not fit into registers: as many loads in flight as a block can have."""
 
@@ -113,6 +117,8 @@ def row_schedule(rows: int, length: int, vector: int, cell_bytes: int) -> RowSch
 
 def column_schedule(rows: int, length: int) -> ColumnSchedule:
     """How threads share columns: one warp across neighbouring rows, more lines the longer the columns are."""
+    if length <= SHORT_COLUMN and rows >= MANY_ROWS:
+        return ColumnSchedule(THREADS_OF_SHORT_COLUMNS, 1)  # a thread each
     height = min(32, _power_of_two(max(1, length // 4)))
     # Few rows leave multiprocessors idle; narrower blocks give more of them, at half a memory line each.
     width = WARP if rows >= 4096 else WARP // 2
