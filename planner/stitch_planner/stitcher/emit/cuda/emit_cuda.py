@@ -236,8 +236,9 @@ def _entry(kernel: PointwiseKernel | RowKernel | ColumnKernel) -> str:
         return f"stitch::cuda::{'pointwise' if tiles_of(kernel) is None else 'tiled_pointwise'}"
     row = RowClass(kernel)
     if isinstance(kernel, ColumnKernel):
-        plan = column_schedule(row.rows, row.length)
-        return f"stitch::cuda::columns<stitch::cuda::ColumnSchedule<{plan.width}, {plan.height}>>"
+        plan = column_schedule(row.rows, row.length, row.cell_bytes if row.reads_again else 0)
+        kept = f", {plan.items}" if plan.items else ""
+        return f"stitch::cuda::columns<stitch::cuda::ColumnSchedule<{plan.width}, {plan.height}{kept}>>"
     plan = row_schedule(row.rows, row.length, row.vector, row.cell_bytes)
     numbers = f"{plan.lanes}, {plan.rows_per_block}, {plan.items}"
     return f"stitch::cuda::rows<stitch::cuda::RowSchedule<{numbers}>>"

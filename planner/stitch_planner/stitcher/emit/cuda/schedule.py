@@ -18,6 +18,10 @@ LARGEST_INT32 = 2**31 - 1
 CELL_REGISTERS = 32
 THREADS_OF_WARP_ROWS = 128
 """Threads of a block whose rows are shared by a warp or less."""
+MOST_ITEMS_OF_COLUMN = 16
+"""Elements of a column that a thread keeps: as many loads are on their way at once."""
+MOST_LINES_OF_KEPT = 16
+"""Threads that share a column which stays in registers."""
 SHORT_COLUMN = 16
 """Elements that a thread reduces alone: all of them can be on their way at once."""
 MANY_ROWS = 1 << 16
@@ -43,6 +47,8 @@ class ColumnSchedule:
 
     width: int
     height: int
+    items: int = 0
+    """Elements that a thread keeps in registers; 0: loaded again in each pass."""
 
 
 def vector_width(space: Sequence[int], accesses: Sequence[Access]) -> int:
@@ -115,8 +121,19 @@ def row_schedule(rows: int, length: int, vector: int, cell_bytes: int) -> RowSch
     return RowSchedule(THREADS_OF_LONG_ROWS, 1, 0)
 
 
-def column_schedule(rows: int, length: int) -> ColumnSchedule:
-    """How threads share columns: one warp across neighbouring rows, more lines the longer the columns are."""
+def column_schedule(rows: int, length: int, cell_bytes: int = 0) -> ColumnSchedule:
+    """How threads share columns: one warp across neighbouring rows, more lines the longer the columns are.
+
+    Args:
+        rows: number of columns.
+        length: elements of one.
+        cell_bytes: bytes of the operands kept per element between passes; 0 where nothing is read again.
+    """
+    most_items = min(MOST_ITEMS_OF_COLUMN, CELL_REGISTERS * 4 // max(1, cell_bytes))
+    lines = _power_of_two(-(-length // most_items))
+    if cell_bytes and lines <= MOST_LINES_OF_KEPT and rows >= MANY_ROWS:
+        width = max(WARP, THREADS_OF_SHORT_COLUMNS // lines)
+        return ColumnSchedule(width, lines, -(-length // lines))
     if length <= SHORT_COLUMN and rows >= MANY_ROWS:
         return ColumnSchedule(THREADS_OF_SHORT_COLUMNS, 1)  # a thread each
     height = min(32, _power_of_two(max(1, length // 4)))

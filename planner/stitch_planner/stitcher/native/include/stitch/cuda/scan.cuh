@@ -46,7 +46,9 @@ struct ScanRows {
   static constexpr int kTile = kThreads * 8;  // elements of a round
   static constexpr int kGroups = 16, kOfGroup = kThreads / kGroups;
   struct Shared {
-    Total thread[kThreads];  // each thread's total, then what lies before it within its group
+    // Each thread's total, then what lies before it within its group. One more a group: the threads that scan
+    // groups side by side touch different banks.
+    Total thread[kGroups * (kOfGroup + 1)];
     Total group[kGroups];
     Total before[2];  // everything before this round, and before the next: they take turns
   };
@@ -78,14 +80,14 @@ struct ScanRows {
 #pragma unroll
         for (int e = 0; e < V; ++e) total = Step::join(total, static_cast<Total>(mine.items[i][e]));
       }
-      shared.thread[thread] = total;
+      shared.thread[slot(thread)] = total;
     } else if constexpr (P == 1) {
       if (thread < kGroups) scan_group(thread, shared);
     } else if constexpr (P == 2) {
       if (thread == 0) scan_groups(before, shared.before[(round + 1) % 2], shared);
       if (!kStore && thread == 0 && round + 1 == rounds()) totals[block] = shared.before[(round + 1) % 2];
     } else {
-      Total total = Step::join(shared.group[thread / kOfGroup], shared.thread[thread]);
+      Total total = Step::join(shared.group[thread / kOfGroup], shared.thread[slot(thread)]);
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         if (!exists(within, at, i)) continue;
@@ -122,6 +124,7 @@ struct ScanRows {
     for (int e = 0; e < V; ++e) result[e] = group[V - 1 - e];
     return result;
   }
+  __device__ __forceinline__ static int slot(int thread) { return thread + thread / kOfGroup; }
   // What the shares before this one amount to.
   __device__ __forceinline__ Total begin(int64_t row, int64_t split) const {
     Total total = Step::kIdentity;
@@ -133,9 +136,10 @@ struct ScanRows {
   // Totals of a group's threads become what lies before each of them.
   __device__ __forceinline__ static void scan_group(int group, Shared& shared) {
     Total total = Step::kIdentity;
-    for (int i = group * kOfGroup; i < (group + 1) * kOfGroup; ++i) {
-      const Total next = Step::join(total, shared.thread[i]);
-      shared.thread[i] = total;
+    for (int i = 0; i < kOfGroup; ++i) {
+      Total& mine = shared.thread[group * (kOfGroup + 1) + i];
+      const Total next = Step::join(total, mine);
+      mine = total;
       total = next;
     }
     shared.group[group] = total;
