@@ -80,6 +80,7 @@ POOLED: Table = {
         lambda x, b: functional.max_pool2d(torch.tanh(x.permute(0, 3, 1, 2) * 3 + b[:, None, None]), 2) - 1,
         [last(2, 64, 93, 91), torch.randn(64)],
     ),
+    "softmax over few channels": (lambda x: x.softmax(1), [torch.randn(2, 60, 190, 180)]),
     "average of windows that are no squares": (
         lambda x: functional.avg_pool2d(x.permute(0, 3, 1, 2).exp(), (4, 3)),
         [last(2, 64, 95, 91)],

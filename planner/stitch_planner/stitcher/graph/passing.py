@@ -17,13 +17,12 @@ from stitch_tools.models.task import TensorSpec
 
 _CONVOLUTIONS = frozenset(
     [
-        *(f"aten.conv{rank}d.{overload}" for rank in (1, 2, 3) for overload in ("default", "padding")),
+        *(f"aten.conv{rank}d.{overload}" for rank in (1, 2) for overload in ("default", "padding")),
         "aten.conv_transpose1d.default",
         "aten.conv_transpose2d.input",
-        "aten.conv_transpose3d.input",
     ]
 )
-_MAXIMA = tuple(f"aten.max_pool{rank}d.default" for rank in (1, 2, 3))
+_MAXIMA = tuple(f"aten.max_pool{rank}d.default" for rank in (1, 2))
 _BIAS = 2  # its place among the arguments
 _ELEMENTS = (EXPRESSIONS.keys() | REDUCTIONS.keys()) - {"aten.batch_norm.default", "aten.layer_norm.default"}
 _IMAGE_NORMS = frozenset(["aten.group_norm.default", "aten.instance_norm.default"])

@@ -70,7 +70,9 @@ def _chain(pool: GraphNode, index: GraphIndex) -> list[GraphNode] | None:
         users = index.users(key)
         if not users or index.leaves(key) or any(user.name not in inside for user in users):
             continue
-        fits = node.op in EXPRESSIONS and node.outputs[0].shape == shape and node.outputs[0].dtype == "float32"
+        fits = (
+            node.op in EXPRESSIONS and node.outputs[0].shape == shape and node.outputs[0].dtype == "float32"
+        )
         if fits and all(_splits(index.shape(other), shape) for other in index.operands(node)):
             inside.add(node.name)
             chain.insert(0, node)

@@ -12,7 +12,7 @@ from stitch_tools.models.graph import GraphNode
 
 FEWEST_ELEMENTS = 1 << 22
 """Below these, an image stays in the cache between kernels, and their number counts."""
-_CONVOLUTIONS = ("aten.conv", "aten._convolution")
+_CONVOLUTIONS = ("aten.conv1d", "aten.conv2d", "aten.conv_transpose1d", "aten.conv_transpose2d")
 
 
 def joins_elements(node: GraphNode, index: GraphIndex) -> bool:
@@ -36,7 +36,7 @@ def _is_element(node: GraphNode, index: GraphIndex) -> bool:
 
 
 def _is_convolved(key: ValueKey, index: GraphIndex) -> bool:
-    """Whether a value is what element-wise operations made of a convolution's result."""
+    """Whether a value is what element-wise operations made of a channels-last convolution's result."""
     shape = index.shape(key)
     while (node := index.producer(key)) is not None:
         if node.op.startswith(_CONVOLUTIONS):
