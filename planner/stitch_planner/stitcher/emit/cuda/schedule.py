@@ -82,7 +82,7 @@ def _fits(width: int, space: Sequence[int], moving: Sequence[Access]) -> bool:
 
 
 def index_type(space: Sequence[int], accesses: Sequence[Access]) -> str:
-    """`int32_t` where every index and offset fits, with room for a grid-stride step, else `int64_t`.
+    """`int32_t` where every index and offset fits, with room for the last block, else `int64_t`.
 
     64-bit address arithmetic costs registers and instructions; half the range of 32 bits leaves the room.
     """
