@@ -16,8 +16,8 @@ from stitch_mcp.report.page_template import sections_html, sections_markdown
 from stitch_mcp.suite.compare import compare_sections, moved_tasks
 from stitch_mcp.suite.gpus import gpu_pins
 from stitch_mcp.suite.rows import RowFile, SuiteProtocol, SuiteRow, read_sweep
-from stitch_mcp.suite.solving import SolvePool
 from stitch_mcp.suite.sentinels import Sentinels, sentinel_lines
+from stitch_mcp.suite.solving import SolvePool
 from stitch_mcp.suite.summary import (
     how_it_ended,
     sections,

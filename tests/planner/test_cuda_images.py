@@ -48,6 +48,10 @@ LINES: Table = {
     "adaptive average of lines": (lambda x: functional.adaptive_avg_pool1d(x, 4), [torch.randn(3, 5, 17)]),
     "mean of lines": (lambda x: functional.adaptive_avg_pool1d(x, 1), [torch.randn(3, 5, 17)]),
     "max of volumes": (lambda x: functional.max_pool3d(x, 2, 2), [torch.randn(2, 3, 7, 6, 5)]),
+    "max of volumes, dilated": (
+        lambda x: functional.max_pool3d(x, 3, 2, 1, dilation=2),
+        [torch.randn(2, 3, 9, 8, 7)],
+    ),
     "average of volumes": (lambda x: functional.avg_pool3d(x, 3, 2, 1), [torch.randn(2, 3, 7, 6, 5)]),
     "adaptive average of volumes": (
         lambda x: functional.adaptive_avg_pool3d(x, (2, 2, 3)),

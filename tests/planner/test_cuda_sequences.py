@@ -32,6 +32,22 @@ ALONG: Table = {
     "cumprod": (lambda x: x.cumprod(1), [torch.rand(4, 50) + 0.5]),
     "cumsum of integers": (lambda x: x.cumsum(1), [torch.arange(6000).reshape(2, 3000)]),
     "cumsum from behind": (lambda x: x.flip(1).cumsum(1).flip(1), [torch.randn(7, 33)]),
+    "cumsum from behind, in groups of four": (lambda x: x.flip(1).cumsum(1).flip(1), [torch.randn(3, 5000)]),
+    "cumsum from behind, not turned back": (lambda x: x.flip(1).cumsum(1), [torch.randn(7, 36)]),
+    "cumsum turned": (lambda x: x.cumprod(0).flip(0), [torch.rand(30, 6) + 0.5]),
+    "cumsum turned along another dim": (lambda x: x.flip(0).cumsum(1).flip(1), [torch.randn(7, 36)]),
+    "cumsum of what comes before": (
+        lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1].cumsum(1)], 1),
+        [torch.randn(3, 5000)],
+    ),
+    "cumsum of what comes before along a middle dim": (
+        lambda x: torch.cat([torch.zeros_like(x.select(1, 0).unsqueeze(1)), x.narrow(1, 0, 69).cumsum(1)], 1),
+        [torch.randn(3, 70, 9)],
+    ),
+    "cumsum of what comes later": (
+        lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, 1:].cumsum(1)], 1),
+        [torch.randn(3, 50)],
+    ),
     "cumsum with NaN": (lambda x: x.cumsum(1), [two_nan()]),
     "argmax": (lambda x: x.argmax(1), [ties(9, 70, 80)]),
     "argmin keeping the dim": (lambda x: x.argmin(-1, keepdim=True), [ties(9, 80)]),
@@ -46,6 +62,8 @@ PRODUCTS: Table = {
         lambda x, w: torch.einsum("bijl,lk->bijk", x, w),
         [torch.randn(2, 3, 4, 5), torch.randn(5, 6)],
     ),
+    "a matrix and a vector": (lambda a, b: a @ b, [torch.rand(40, 30000), torch.rand(30000, 1)]),
+    "a turned matrix and a vector": (lambda a, b: a.T @ b, [torch.rand(4096, 300), torch.rand(4096)]),
     "einsum of batches": (
         lambda q, k: torch.einsum("bqhd,bkhd->bhqk", q, k),
         [torch.randn(2, 6, 3, 8), torch.randn(2, 7, 3, 8)],

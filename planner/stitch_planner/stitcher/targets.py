@@ -2,6 +2,7 @@
 
 from stitch_planner.stitcher.emit.cpu import emit_cpp
 from stitch_planner.stitcher.emit.cuda import emit_cuda as emit_cu
+from stitch_planner.stitcher.graph.passing import for_gpu
 from stitch_planner.stitcher.graph.simplify import simplify, writes_unseen
 from stitch_planner.stitcher.lower.cuda.templates import cuda_templates
 from stitch_planner.stitcher.lower.graph_index import GraphIndex
@@ -15,7 +16,11 @@ from stitch_tools.models.task import ReferenceFacts, Task
 def simple_graph(task: Task, facts: ReferenceFacts, graph: Graph) -> Graph:
     """The graph of what a program of this task has to compute."""
     input_writes = task.contract.input_writes == "compared"
-    return simplify(graph, updates=updates_buffers(task, facts), input_writes=input_writes)
+    updates = updates_buffers(task, facts)
+    simple = simplify(graph, updates=updates, input_writes=input_writes)
+    if task.target == "cpu":
+        return simple  # oneDNN adds biases for nothing
+    return for_gpu(simple, updates=updates or writes_unseen(simple))
 
 
 def templates_for(task: Task, facts: ReferenceFacts, simple: Graph) -> tuple[Template, ...]:

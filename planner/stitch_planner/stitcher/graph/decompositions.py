@@ -51,7 +51,7 @@ def _triplet(node: GraphNode, index: GraphIndex, taken: set[str]) -> list[GraphN
     made: list[GraphNode] = []
 
     def add(op: str, shape: tuple[int, ...], *args: Argument) -> ValueRef:
-        name = _unused(f"{node.name}_part", taken)
+        name = unused_name(f"{node.name}_part", taken)
         spec = TensorSpec(name=name, shape=shape, dtype=dtype)
         made.append(GraphNode(name=name, op=op, args=args, outputs=(spec,), module_path=node.module_path))
         return ValueRef(ref=name, index=0)
@@ -69,7 +69,8 @@ def _triplet(node: GraphNode, index: GraphIndex, taken: set[str]) -> list[GraphN
     return [*made, node.model_copy(update={"op": ending, "args": (loss,), "kwargs": {}})]
 
 
-def _unused(name: str, taken: set[str]) -> str:
+def unused_name(name: str, taken: set[str]) -> str:
+    """`name`, or `name_1` and so on where that is taken; it is taken from then on."""
     unused = next(one for k in count() if (one := f"{name}_{k}" if k else name) not in taken)
     taken.add(unused)
     return unused
@@ -120,7 +121,7 @@ class _Chain:
             both = dict.fromkeys(term + other)
             kept = self.out if is_last else "".join(letter for letter in both if letter in wanted)
             summed = [letter for letter in both if letter not in kept]
-            name = self.node.name if is_last else _unused(f"{self.node.name}_part_{place}", self.taken)
+            name = self.node.name if is_last else unused_name(f"{self.node.name}_part_{place}", self.taken)
             if summed:
                 pair = (ValueRef(ref=key[0], index=key[1]), ValueRef(ref=other_key[0], index=other_key[1]))
                 self._add(_EINSUM, name, (f"{term},{other}->{kept}", pair), kept)
@@ -137,14 +138,14 @@ class _Chain:
         ordered = "".join(letter for letter in like if letter in term)
         if ordered != term:
             order = tuple(term.index(letter) for letter in ordered)
-            name = _unused(f"{self.node.name}_turned", self.taken)
+            name = unused_name(f"{self.node.name}_turned", self.taken)
             self._add("aten.permute.default", name, (ValueRef(ref=key[0], index=key[1]), order), ordered)
             key = (name, 0)
         present = ordered
         for dim, letter in enumerate(like):
             if letter in present:
                 continue
-            name = _unused(f"{self.node.name}_spread", self.taken)
+            name = unused_name(f"{self.node.name}_spread", self.taken)
             ordered = ordered[:dim] + "1" + ordered[dim:]
             self._add("aten.unsqueeze.default", name, (ValueRef(ref=key[0], index=key[1]), dim), ordered)
             key = (name, 0)

@@ -373,6 +373,12 @@ class ScanOp(LibraryOp):
     length: int
     inner: int
     product: bool
+    reads_back: bool = False
+    """Whether it begins with the last element."""
+    writes_back: bool = False
+    """Whether the first sum is stored last."""
+    exclusive: bool = False
+    """Whether a sum leaves out the element at its own place."""
 
 
 @dataclass(frozen=True)

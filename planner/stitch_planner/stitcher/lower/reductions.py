@@ -230,6 +230,18 @@ def _instance_norm(s: RowSite) -> int:
     )
 
 
+def _batch_norm(s: RowSite) -> int:
+    difference, variance = s.centered(s.operand())
+    scaled = s.builder.mul(difference, _inverse_deviation(s, variance, s.number(5, "eps", 1e-5)))
+    weight, bias = (argument(s.node, i, n) for i, n in ((1, "weight"), (2, "bias")))
+    return _affine(
+        s,
+        scaled,
+        None if weight is None else s.spread(_ref(weight), 1),
+        None if bias is None else s.spread(_ref(bias), 1),
+    )
+
+
 def _correction(node: GraphNode) -> float:
     if node.op.endswith(".correction"):
         given = argument(node, 2, "correction")
@@ -334,6 +346,12 @@ def _instance_dims(node: GraphNode, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(range(2, len(shape)))
 
 
+def _batch_dims(node: GraphNode, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(dim for dim in range(len(shape)) if dim != 1)
+
+
+BATCH_STATISTICS = "aten._native_batch_norm_legit.no_stats"
+"""batch_norm by statistics of its batch, where nobody wants to have these."""
 _AVERAGES = {f"aten.{kind}avg_pool{k}d.default": k for kind in ("", "adaptive_") for k in (1, 2, 3)}
 """The dims of an image that each averages over."""
 
@@ -398,6 +416,7 @@ REDUCTIONS: dict[str, Reduction] = {
     "aten.layer_norm.default": Reduction(_trailing, _layer_norm, False),
     "aten.rms_norm.default": Reduction(_trailing, _rms_norm, False),
     "aten.group_norm.default": Reduction(_all, _group_norm, False),
+    BATCH_STATISTICS: Reduction(_batch_dims, _batch_norm, False),
     "aten.instance_norm.default": Reduction(_instance_dims, _instance_norm, False),
     **{op: Reduction(_image_dims, lambda s: s.mean(s.operand()), True) for op in _AVERAGES},
 }

@@ -13,6 +13,7 @@ from stitch_planner.stitcher.emit.cuda.operands import pointer_name
 from stitch_planner.stitcher.emit.cuda.pointwise import ending_class, pointwise_class
 from stitch_planner.stitcher.emit.cuda.rows import RowClass
 from stitch_planner.stitcher.emit.cuda.schedule import column_schedule, row_schedule
+from stitch_planner.stitcher.emit.cuda.tiles import tiled_class, tiles_of
 from stitch_planner.stitcher.emit.scalar_text import MEMORY_TYPES
 from stitch_planner.stitcher.lower.kernel_ir import (
     Buffer,
@@ -56,7 +57,10 @@ def emit_cuda(program: KernelProgram, title: str = "", summary: Sequence[str] = 
     kernels = [kernel for kernel in program.kernels if not _is_empty(kernel)]
     calls = call_texts(kernels, call_text)
     headers = [f'#include "stitch/cuda/{name}.cuh"' for name in HEADERS]
-    extra = sorted({f'#include "{call.header}"' for call in calls.values()} - set(headers))
+    wanted = {f'#include "{call.header}"' for call in calls.values()}
+    if any(isinstance(kernel, PointwiseKernel) and tiles_of(kernel) for kernel in kernels):
+        wanted.add('#include "stitch/cuda/tiles.cuh"')
+    extra = sorted(wanted - set(headers))
     sections = [
         _opening(program, title, summary),
         "\n".join([*headers, *extra]),
@@ -87,7 +91,8 @@ def _kernel_class(kernel: Kernel) -> str:
         assert operation.ending_source is not None
         return ending_class(operation.ending, operation.ending_source)
     if isinstance(kernel, PointwiseKernel):
-        return pointwise_class(kernel)
+        tiles = tiles_of(kernel)
+        return pointwise_class(kernel) if tiles is None else tiled_class(kernel, tiles)
     assert isinstance(kernel, RowKernel | ColumnKernel)
     return RowClass(kernel).text()
 
@@ -236,11 +241,12 @@ def _launch(kernel: Kernel, calls: Mapping[str, CallText]) -> list[str]:
 
 def _entry(kernel: PointwiseKernel | RowKernel | ColumnKernel) -> str:
     if isinstance(kernel, PointwiseKernel):
-        return "stitch::cuda::pointwise"
+        return f"stitch::cuda::{'pointwise' if tiles_of(kernel) is None else 'tiled_pointwise'}"
     row = RowClass(kernel)
     if isinstance(kernel, ColumnKernel):
-        plan = column_schedule(row.rows, row.length)
-        return f"stitch::cuda::columns<stitch::cuda::ColumnSchedule<{plan.width}, {plan.height}>>"
+        plan = column_schedule(row.rows, row.length, row.cell_bytes if row.reads_again else 0)
+        kept = f", {plan.items}" if plan.items else ""
+        return f"stitch::cuda::columns<stitch::cuda::ColumnSchedule<{plan.width}, {plan.height}{kept}>>"
     plan = row_schedule(row.rows, row.length, row.vector, row.cell_bytes)
     numbers = f"{plan.lanes}, {plan.rows_per_block}, {plan.items}"
     return f"stitch::cuda::rows<stitch::cuda::RowSchedule<{numbers}>>"

@@ -1,5 +1,7 @@
 """Copies, joins, pooling and resizing of images as calls of CUDA headers."""
 
+from math import prod
+
 from stitch_planner.stitcher.emit.call_text import CallText, braced, enumerator, flag
 from stitch_planner.stitcher.emit.cuda.operands import aligned
 from stitch_planner.stitcher.lower.kernel_ir import SCALAR_BYTES
@@ -14,6 +16,8 @@ from stitch_planner.stitcher.lower.views import memory_order
 
 _LARGEST_WINDOW, _LARGEST_STRIDE = 5, 3
 """Of pooling that is unrolled: beyond it, neighbours share little, or code and registers grow."""
+_LARGEST_VOLUME = 64
+"""Elements of windows whose sizes are constants: beyond it, code grows."""
 _WIDTHS = (4, 2, 1)
 """Neighbours that a thread may move at once."""
 
@@ -71,6 +75,8 @@ def pool(op: VolumePoolOp) -> CallText:
     if _is_unrolled(op):
         rows = next(rows for rows in (8, 4, 2, 1) if rows <= max(op.out.shape[3], 1))
         name, kinds = "PlanarPool", f"{window.kernel[1]}, {window.kernel[2]}, {window.stride[1]}, {rows}"
+    elif op.window is not None and prod(window.kernel) <= _LARGEST_VOLUME:
+        kinds = f"{kinds}, {', '.join(map(str, window.kernel))}"
     return CallText(
         "stitch/cuda/pool.cuh",
         f"stitch::cuda::{name}<stitch::cuda::Pooling::{enumerator(op.kind)}, {kinds}>",

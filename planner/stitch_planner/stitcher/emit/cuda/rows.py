@@ -60,6 +60,11 @@ class RowClass:
         """Bytes of an element's operands that passes share."""
         return sum(SCALAR_BYTES[self.kernel.loads[n].buffer.dtype] for n in self._shared_loads)
 
+    @property
+    def reads_again(self) -> bool:
+        """Whether operands are needed once more after the first pass."""
+        return self._passes > 1 or bool(self._element_stores)
+
     def text(self) -> str:
         """The class as CUDA C++."""
         kernel = self.kernel

@@ -18,6 +18,14 @@ LARGEST_INT32 = 2**31 - 1
 CELL_REGISTERS = 32
 THREADS_OF_WARP_ROWS = 128
 """Threads of a block whose rows are shared by a warp or less."""
+MOST_ITEMS_OF_COLUMN = 16
+"""Elements of a column that a thread keeps: as many loads are on their way at once."""
+MOST_LINES_OF_KEPT = 16
+"""Threads that share a column which stays in registers."""
+SHORT_COLUMN = 16
+"""Elements that a thread reduces alone: all of them can be on their way at once."""
+MANY_ROWS = 1 << 16
+THREADS_OF_SHORT_COLUMNS = 256
 THREADS_OF_LONG_ROWS = 1024
 """Threads for a row that does not fit into registers: as many loads in flight as a block can have."""
 
@@ -39,6 +47,8 @@ class ColumnSchedule:
 
     width: int
     height: int
+    items: int = 0
+    """Elements that a thread keeps in registers; 0: loaded again in each pass."""
 
 
 def vector_width(space: Sequence[int], accesses: Sequence[Access]) -> int:
@@ -72,7 +82,7 @@ def _fits(width: int, space: Sequence[int], moving: Sequence[Access]) -> bool:
 
 
 def index_type(space: Sequence[int], accesses: Sequence[Access]) -> str:
-    """`int32_t` where every index and offset fits, with room for a grid-stride step, else `int64_t`.
+    """`int32_t` where every index and offset fits, with room for the last block, else `int64_t`.
 
     64-bit address arithmetic costs registers and instructions; half the range of 32 bits leaves the room.
     """
@@ -111,8 +121,21 @@ def row_schedule(rows: int, length: int, vector: int, cell_bytes: int) -> RowSch
     return RowSchedule(THREADS_OF_LONG_ROWS, 1, 0)
 
 
-def column_schedule(rows: int, length: int) -> ColumnSchedule:
-    """How threads share columns: one warp across neighbouring rows, more lines the longer the columns are."""
+def column_schedule(rows: int, length: int, cell_bytes: int = 0) -> ColumnSchedule:
+    """How threads share columns: one warp across neighbouring rows, more lines the longer the columns are.
+
+    Args:
+        rows: number of columns.
+        length: elements of one.
+        cell_bytes: bytes of the operands kept per element between passes; 0 where nothing is read again.
+    """
+    most_items = min(MOST_ITEMS_OF_COLUMN, CELL_REGISTERS * 4 // max(1, cell_bytes))
+    lines = _power_of_two(-(-length // most_items))
+    if cell_bytes and lines <= MOST_LINES_OF_KEPT and rows >= MANY_ROWS:
+        width = max(WARP, THREADS_OF_SHORT_COLUMNS // lines)
+        return ColumnSchedule(width, lines, -(-length // lines))
+    if length <= SHORT_COLUMN and rows >= MANY_ROWS:
+        return ColumnSchedule(THREADS_OF_SHORT_COLUMNS, 1)  # a thread each
     height = min(32, _power_of_two(max(1, length // 4)))
     # Few rows leave multiprocessors idle; narrower blocks give more of them, at half a memory line each.
     width = WARP if rows >= 4096 else WARP // 2

@@ -20,7 +20,8 @@ TILES_OF_A_SHARE = 4
 """Below this many rounds a second kernel costs more than its blocks bring."""
 MOST_SPLITS = 64
 LONG_ROW = 4096
-"""Elements from which a row keeps more than 128 threads busy."""
+"""Elements beyond which a row keeps more than 128 threads busy."""
+MOST_INDICES = 2**31 - 2**16
 
 
 def scan(op: ScanOp) -> CallText:
@@ -33,9 +34,12 @@ def scan(op: ScanOp) -> CallText:
         tiles = -(-op.length // SCAN_TILE)
         splits = max(1, min(WHOLE_GPU_BLOCKS // op.outer, tiles // TILES_OF_A_SHARE, MOST_SPLITS))
     options = f"{{/*outer=*/{op.outer}, /*length=*/{op.length}, /*inner=*/{op.inner}, /*splits=*/{splits}}}"
+    names = {"kReadsBack": op.reads_back, "kWritesBack": op.writes_back, "kExclusive": op.exclusive}
+    order = " | ".join(f"stitch::cuda::{name}" for name, wanted in names.items() if wanted)
+    ways = f", {order}" if order else ""
     return CallText(
         "stitch/cuda/scan.cuh",
-        f"stitch::cuda::Scan<{VALUE_TYPES[op.source.dtype]}, {flag(op.product)}, {vector}>",
+        f"stitch::cuda::Scan<{VALUE_TYPES[op.source.dtype]}, {flag(op.product)}, {vector}{ways}>",
         (options,),
         ("call", op.source, op.out),
     )
@@ -43,10 +47,12 @@ def scan(op: ScanOp) -> CallText:
 
 def extreme(op: ExtremeOp) -> CallText:
     """extreme.cuh."""
-    threads = 512 if op.length >= LONG_ROW else 128
+    threads = 512 if op.length > LONG_ROW else 128
+    # With room for the steps of a block beyond the last element.
+    place = "int32_t" if op.length < MOST_INDICES else "int64_t"
     return CallText(
         "stitch/cuda/extreme.cuh",
-        f"stitch::cuda::Extreme<{VALUE_TYPES[op.source.dtype]}, {flag(op.largest)}, {threads}>",
+        f"stitch::cuda::Extreme<{VALUE_TYPES[op.source.dtype]}, {flag(op.largest)}, {threads}, {place}>",
         (f"{{/*outer=*/{op.outer}, /*length=*/{op.length}, /*inner=*/{op.inner}}}",),
         ("call", op.source, op.values, op.places),
     )

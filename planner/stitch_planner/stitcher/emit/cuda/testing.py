@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from stitch_planner.stitcher.emit.cpu.emit_cpp import header_closure
 from stitch_planner.stitcher.emit.cuda.emit_cuda import MAIN
 from stitch_planner.stitcher.graph.partition import partition
+from stitch_planner.stitcher.graph.passing import for_gpu
 from stitch_planner.stitcher.graph.simplify import simplify
 from stitch_planner.stitcher.kernel_program import lower_steps
 from stitch_planner.stitcher.lower.cuda.templates import cuda_templates
@@ -48,7 +49,7 @@ def lowered(
     from stitch_tools.worker.capture.graph_capture import capture
 
     contract = contract or Contract(mode="train" if module.training else "eval")
-    graph = simplify(build_graph(capture(module, inputs), contract, None))
+    graph = for_gpu(simplify(build_graph(capture(module, inputs), contract, None)))
     steps = partition(GraphIndex(graph), cuda_templates(contract))
     return lower_steps(type(module).__name__.lower(), "cuda:sm_90", graph, steps)
 

@@ -6,6 +6,7 @@ from math import prod
 
 from stitch_planner.stitcher.lower.comments import site
 from stitch_planner.stitcher.lower.cuda.image_plan import slice_step
+from stitch_planner.stitcher.lower.cuda.norm_choice import joins_elements
 from stitch_planner.stitcher.lower.graph_index import GraphIndex, ValueKey, argument, value_key
 from stitch_planner.stitcher.lower.image_shapes import is_fp32, last, place, settle
 from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, View
@@ -74,6 +75,8 @@ class CudaImageNorm(LibraryTemplate):
             return NOT_MINE
         if not is_fp32(node, index):
             return "statistics of images are computed in float32 only"
+        if joins_elements(node, index):
+            return NOT_MINE
         return None if node.outputs[0].numel < MOST_ELEMENTS else "images are counted in 31 bits"
 
     def absorbs(self, nodes: Sequence[GraphNode], candidate: GraphNode, index: GraphIndex) -> bool:

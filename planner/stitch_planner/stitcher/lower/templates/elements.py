@@ -15,6 +15,7 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     ColumnKernel,
     PointwiseKernel,
     RowKernel,
+    Scalar,
     View,
     row_major,
 )
@@ -22,7 +23,7 @@ from stitch_planner.stitcher.lower.lowering import Lowering, UnloweredError
 from stitch_planner.stitcher.lower.reductions import REDUCTIONS, ReductionFrame, RowSite
 from stitch_planner.stitcher.lower.scalar_bodies import BodyBuilder
 from stitch_planner.stitcher.lower.scalars import EXPRESSIONS, Site
-from stitch_planner.stitcher.lower.split_reductions import split_reduction
+from stitch_planner.stitcher.lower.split_reductions import Splitter, split_reduction
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE
 from stitch_planner.stitcher.lower.templates.windows import MOVES
 from stitch_planner.stitcher.lower.views import collapse, expand, reshape
@@ -41,6 +42,14 @@ class Elements:
     family = "pointwise"
     kind: Literal["view", "element", "library"] = "element"
 
+    def __init__(self, split: Splitter = split_reduction, *, crosses: bool = False) -> None:
+        """Templates whose reductions over long rows are cut by `split`.
+
+        `crosses`: whether it also sees to results that lie in another order of memory than the operands.
+        """
+        self.split = split
+        self.crosses = crosses
+
     def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
         """None for an operation of the tables in scalars.py and reductions.py."""
         if node.op in EXPRESSIONS:
@@ -57,13 +66,13 @@ class Elements:
 
     def lower(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
         """One kernel for the whole group."""
-        _Group(nodes, lowering).lower()
+        _Group(nodes, lowering, self).lower()
 
 
 class _Group:
     """One fused group on its way to a kernel."""
 
-    def __init__(self, nodes: Sequence[GraphNode], lowering: Lowering) -> None:
+    def __init__(self, nodes: Sequence[GraphNode], lowering: Lowering, template: Elements) -> None:
         frame = group_frame(nodes, lowering.index)
         spreads = classify(nodes, lowering.index)
         if frame is None or spreads is None:
@@ -71,6 +80,7 @@ class _Group:
         self.nodes = nodes
         self.lowering = lowering
         self.index = lowering.index
+        self.template = template
         self.frame: ReductionFrame = frame
         self.spreads = spreads
         self.builder = BodyBuilder()
@@ -158,10 +168,18 @@ class _Group:
             or not self.fills_output
             or numel < WORTH_TILES
             or not self.frame.reduced
+            or (self.template.crosses and self._agrees(view))
         ):
             return view
         turned = _covers(view.strides, view.shape) and innermost(view) != len(view.shape) - 1
         return self.lowering.copy(view, row_major(view.shape), key[0]) if turned else view
+
+    def _agrees(self, view: View) -> bool:
+        """Whether all operands of the full shape lie in the order of this one."""
+        inside = {node.name for node in self.nodes}
+        keys = {key for node in self.nodes for key in self.index.operands(node) if key[0] not in inside}
+        views = [self.lowering.view(key) for key in keys]
+        return all(innermost(other) == innermost(view) for other in views if other.shape == view.shape)
 
     def _spread_value(self, ref: ValueRef, dim: int) -> int:
         """A vector's value where it runs along `dim` of the full space."""
@@ -255,17 +273,15 @@ class _Group:
         name = self.lowering.unique(f"k_{names[-1]}")
         loads, stored = tuple(moved[count:]), tuple(moved[:count])
         # Both kernel families compute the same; they differ in the dim along which vectors run.
-        if _by_columns(outer, inner, moved, count):
-            self.lowering.add(ColumnKernel(name, comment, names, outer, inner, loads, body, stored))
-            return
-        kernel = RowKernel(name, comment, names, outer, inner, loads, body, stored)
-        for part in split_reduction(kernel, lambda chunks: self._partial(name, chunks, body)):
+        by_columns = _by_columns(outer, inner, moved, count)
+        kind = ColumnKernel if by_columns else RowKernel
+        kernel = kind(name, comment, names, outer, inner, loads, body, stored)
+        for part in self.template.split(kernel, lambda count, dtype: self._partial(name, count, dtype)):
             self.lowering.add(part)
 
-    def _partial(self, name: str, chunks: int, body: Body) -> View:
+    def _partial(self, name: str, count: int, dtype: Scalar) -> View:
         """Room for the partial results of a reduction that is cut into chunks."""
-        reduced = next(instr for instr in body.instrs if instr.op == "reduce")
-        return self.lowering.scratch(f"{name}_partial", (chunks,), reduced.dtype)
+        return self.lowering.scratch(f"{name}_partial", (count,), dtype)
 
     def _lead(self, walks: Sequence[Access]) -> tuple[int, ...]:
         """Strides that decide the loop order: those of the first operand that varies everywhere."""

@@ -11,7 +11,7 @@ from stitch_planner.stitcher.lower.scalars import number
 from stitch_planner.stitcher.lower.templates.base import NOT_MINE, LibraryTemplate
 from stitch_tools.models.graph import GraphNode
 
-_SCANS = {"aten.cumsum.default": False, "aten.cumprod.default": True}
+SCANS = {"aten.cumsum.default": False, "aten.cumprod.default": True}
 """Whether it is a product."""
 _PLACES = {"aten.argmax.default": True, "aten.argmin.default": False}
 """Whether the largest is looked for; so below."""
@@ -26,7 +26,7 @@ class Scan(LibraryTemplate):
 
     def refuses(self, node: GraphNode, index: GraphIndex) -> str | None:
         """None for numbers that keep their type."""
-        if node.op not in _SCANS:
+        if node.op not in SCANS:
             return NOT_MINE
         dtype = index.spec(value_key(node.args[0])).dtype
         fits = dtype in _TYPES and node.outputs[0].dtype == dtype
@@ -37,12 +37,12 @@ class Scan(LibraryTemplate):
         node = nodes[0]
         source = lowering.dense(value_key(node.args[0]))
         target = lowering.new((node.name, 0))
-        outer, length, inner = _split(source.shape, int(number(node.args[1])))
+        outer, length, inner = split_at(source.shape, int(number(node.args[1])))
         lowering.call(
             f"scan_{node.name}",
             f"{site(node)}: {outer} x {inner} lines of {length}",
             (node,),
-            ScanOp(source, target, outer, length, inner, product=_SCANS[node.op]),
+            ScanOp(source, target, outer, length, inner, product=SCANS[node.op]),
         )
 
 
@@ -70,7 +70,7 @@ class Extreme(LibraryTemplate):
         dim = argument(node, 1, "dim")
         # Without a dim argmax looks at all elements in a row.
         shape, at = (source.shape, int(number(dim))) if dim is not None else ((prod(source.shape),), 0)
-        outer, length, inner = _split(shape, at)
+        outer, length, inner = split_at(shape, at)
         largest = {**_PLACES, **_EXTREMES}[node.op]
         lowering.call(
             f"extreme_{node.name}",
@@ -80,7 +80,7 @@ class Extreme(LibraryTemplate):
         )
 
 
-def _split(shape: tuple[int, ...], dim: int) -> tuple[int, int, int]:
+def split_at(shape: tuple[int, ...], dim: int) -> tuple[int, int, int]:
     """Elements before, along and behind a dim."""
     if not shape:
         return 1, 1, 1

@@ -2,11 +2,12 @@
 // places where they stand. A NaN is beyond all others.
 //
 //   rows      inner is 1: a block for each row
-//   columns   a thread for each column, neighbours side by side
+//   columns   a block for 32 neighbouring columns, eight threads each
 #ifndef STITCH_CUDA_EXTREME_CUH_
 #define STITCH_CUDA_EXTREME_CUH_
 
 #include "stitch/cuda/grid.cuh"
+#include "stitch/cuda/reduce.cuh"
 
 namespace stitch::cuda {
 
@@ -14,97 +15,143 @@ struct ExtremeOptions {
   int64_t outer = 0, length = 0, inner = 1;
 };
 
-template <class T, bool kLargest>
+// Place: a signed type that holds the length.
+template <class T, bool kLargest, class Place>
 struct Candidate {
   T value;
-  int64_t place;  // -1: none
+  Place place;  // -1: none
 
-  __device__ __forceinline__ void take(T other, int64_t at) {
-    if (place < 0 || beats(other, value) || (at < place && !beats(value, other))) value = other, place = at;
+  // No constructor: shared memory has none.
+  static __device__ __forceinline__ Candidate none() { return {T{}, -1}; }
+
+  // An element behind all that were taken before.
+  __device__ __forceinline__ void next(T other, Place at) {
+    if (place < 0 || beats(other, value)) value = other, place = at;
+  }
+  // What other threads found, anywhere.
+  __device__ __forceinline__ void join(const Candidate& other) {
+    if (other.place < 0) return;
+    const bool earlier = other.place < place && !beats(value, other.value);
+    if (place < 0 || beats(other.value, value) || earlier) *this = other;
   }
 
  private:
   static __device__ __forceinline__ bool beats(T a, T b) {
-    const bool beyond = kLargest ? a > b : a < b;
-    return (beyond || a != a) && b == b;  // a NaN differs from itself, and stays
+    const bool within = kLargest ? a <= b : a >= b;
+    return !within && b == b;  // a NaN differs from itself, and stays
   }
 };
 
-template <class T, bool kLargest, int kThreads_>
+#if defined(STITCH_ON_HOST)
+inline constexpr int kVoices = 1;  // threads whose candidates are joined before they are written
+#else
+inline constexpr int kVoices = kWarp;
+
+template <class C>
+__device__ __forceinline__ void join_warp(C& best) {
+#pragma unroll
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+    C other;
+    other.value = __shfl_xor_sync(kAllLanes, best.value, mask);
+    other.place = __shfl_xor_sync(kAllLanes, best.place, mask);
+    best.join(other);
+  }
+}
+#endif
+
+template <class T, bool kLargest, int kThreads_, class Place>
 struct ExtremeRows {
-  static constexpr int kThreads = kThreads_, kPhases = 3, kJoiners = kThreads < 32 ? kThreads : 32;
+  using Best = Candidate<T, kLargest, Place>;
+  static constexpr int kThreads = kThreads_, kPhases = 2, kItems = 4;  // loads in flight
   struct Shared {
-    T value[kThreads_];
-    int64_t place[kThreads_];
+    Best found[kThreads_ / kVoices];
   };
   struct Thread {};
 
   const T* in;
   T* values;  // null: only the places are wanted
   int64_t* places;
-  int64_t length;
+  Place length;
 
   template <int P>
   __device__ __forceinline__ void phase(int64_t row, int thread, Shared& shared, Thread&) const {
-    Candidate<T, kLargest> best{T{}, -1};
     if constexpr (P == 0) {
       const T* from = in + row * length;
-#pragma unroll 4
-      for (int64_t at = thread; at < length; at += kThreads) best.take(from[at], at);
-      keep(thread, best, shared);
-    } else if constexpr (P == 1) {
-      if (thread >= kJoiners) return;
-      for (int t = thread; t < kThreads; t += kJoiners) join(t, shared, best);
-      keep(thread, best, shared);
+      Best best = Best::none();
+      for (Place first = thread; first < length; first += kItems * kThreads) {
+        T items[kItems];
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) {
+          if (first + i * kThreads < length) items[i] = from[first + i * kThreads];
+        }
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) {
+          if (first + i * kThreads < length) best.next(items[i], first + i * kThreads);
+        }
+      }
+#if !defined(STITCH_ON_HOST)
+      join_warp(best);
+#endif
+      if (thread % kVoices == 0) shared.found[thread / kVoices] = best;
     } else {
       if (thread != 0) return;
-      for (int t = 0; t < kJoiners; ++t) join(t, shared, best);
+      Best best = shared.found[0];
+      for (int t = 1; t < kThreads / kVoices; ++t) best.join(shared.found[t]);
       places[row] = best.place;
       if (values != nullptr) values[row] = best.value;
     }
   }
-
- private:
-  static __device__ __forceinline__ void keep(int thread, const Candidate<T, kLargest>& best,
-                                              Shared& shared) {
-    shared.value[thread] = best.value;
-    shared.place[thread] = best.place;
-  }
-  static __device__ __forceinline__ void join(int from, const Shared& shared, Candidate<T, kLargest>& best) {
-    if (shared.place[from] >= 0) best.take(shared.value[from], shared.place[from]);
-  }
 };
 
-template <class T, bool kLargest>
+template <class T, bool kLargest, class Place>
 struct ExtremeColumns {
-  static constexpr int kItems = 8;  // loads in flight
+  using Best = Candidate<T, kLargest, Place>;
+  static constexpr int kWidth = 32, kLines = 8;
+  static constexpr int kThreads = kWidth * kLines, kPhases = 2, kItems = 8;  // loads in flight
+  struct Shared {
+    Best found[kLines][kWidth];
+  };
+  struct Thread {};
 
   const T* in;
   T* values;
   int64_t* places;
-  int64_t length, inner;
+  Place length;
+  int64_t inner, columns;
 
-  __device__ __forceinline__ void operator()(int64_t i) const {
-    const T* from = in + i / inner * length * inner + i % inner;
-    Candidate<T, kLargest> best{T{}, -1};
-    for (int64_t first = 0; first < length; first += kItems) {
-      T items[kItems];
+  template <int P>
+  __device__ __forceinline__ void phase(int64_t block, int thread, Shared& shared, Thread&) const {
+    const int across = thread % kWidth, line = thread / kWidth;
+    const int64_t column = block * kWidth + across;
+    if (column >= columns) return;
+    if constexpr (P == 0) {
+      const int64_t outer = column / inner;
+      const T* from = in + (outer * length * inner + (column - outer * inner));
+      Best best = Best::none();
+      for (Place first = line; first < length; first += kItems * kLines) {
+        T items[kItems];
 #pragma unroll
-      for (int k = 0; k < kItems; ++k) {
-        if (first + k < length) items[k] = from[(first + k) * inner];
-      }
+        for (int i = 0; i < kItems; ++i) {
+          if (first + i * kLines < length) items[i] = from[(first + i * kLines) * inner];
+        }
 #pragma unroll
-      for (int k = 0; k < kItems; ++k) {
-        if (first + k < length) best.take(items[k], first + k);
+        for (int i = 0; i < kItems; ++i) {
+          if (first + i * kLines < length) best.next(items[i], first + i * kLines);
+        }
       }
+      shared.found[line][across] = best;
+    } else {
+      if (line != 0) return;
+      Best best = shared.found[0][across];
+      for (int l = 1; l < kLines; ++l) best.join(shared.found[l][across]);
+      places[column] = best.place;
+      if (values != nullptr) values[column] = best.value;
     }
-    places[i] = best.place;
-    if (values != nullptr) values[i] = best.value;
   }
 };
 
-// T: float, double, int32_t or int64_t. kThreads: that share a row.
-template <class T, bool kLargest, int kThreads>
+// T: float, double, int32_t or int64_t. kThreads: that share a row; whole warps.
+template <class T, bool kLargest, int kThreads, class Place>
 class Extreme {
  public:
   int32_t init(const ExtremeOptions& options) {
@@ -116,11 +163,14 @@ class Extreme {
   // `values` may be null.
   int32_t run(const Call& call, const T* in, T* values, int64_t* places) const {
     const ExtremeOptions& o = options_;
+    const Place length = static_cast<Place>(o.length);
     if (o.inner > 1) {
-      const ExtremeColumns<T, kLargest> columns{in, values, places, o.length, o.inner};
-      return each("extremes", o.outer * o.inner, columns, call);
+      using Columns = ExtremeColumns<T, kLargest, Place>;
+      const int64_t columns = o.outer * o.inner;
+      return blocks("extremes", ceil_div(columns, Columns::kWidth),
+                    Columns{in, values, places, length, o.inner, columns}, call);
     }
-    return blocks("extremes", o.outer, ExtremeRows<T, kLargest, kThreads>{in, values, places, o.length},
+    return blocks("extremes", o.outer, ExtremeRows<T, kLargest, kThreads, Place>{in, values, places, length},
                   call);
   }
 

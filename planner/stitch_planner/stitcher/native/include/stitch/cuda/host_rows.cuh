@@ -16,8 +16,8 @@ void passes_on_host(const F& f, typename F::Row& row) {
     T totals;
     for (Index lane = 0; lane < kWarp; ++lane) {  // as the threads of one warp would share the row
       T mine;
-      take_runs(lane * F::kVector, Index{kWarp * F::kVector}, Index{F::kLength}, mine,
-                [&](Index column, T& run) { f.template take<P>(row, f.load(row, column), column, run); });
+      take_runs<1>(lane * F::kVector, Index{kWarp * F::kVector}, Index{F::kLength}, mine,
+                   [&](Index column, T& run) { f.template take<P>(row, f.load(row, column), column, run); });
       totals.merge(mine);
     }
     f.template finish<P>(totals, row);

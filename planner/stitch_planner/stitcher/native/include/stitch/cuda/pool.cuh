@@ -3,7 +3,8 @@
 //
 // A thread makes one result, of V neighbouring channels where channels are innermost. Windows that overlap
 // read what their neighbours have brought into the cache. Small windows on planes [H][W] are unrolled
-// instead: a thread makes several results of a column, and reads what their windows share once.
+// instead: a thread makes several results of a column, and reads what their windows share once. Other small
+// windows have their sizes as constants, so that all elements of one are on their way at once.
 #ifndef STITCH_CUDA_POOL_CUH_
 #define STITCH_CUDA_POOL_CUH_
 
@@ -52,7 +53,8 @@ __device__ __forceinline__ PoolSpan span_of(const PoolDim& dim, int64_t o) {
   }
 }
 
-template <Pooling kKind, bool kAdaptive, bool kChannelsLast, int V>
+// KD x KH x KW: the window, 0 where it is known to the call only.
+template <Pooling kKind, bool kAdaptive, bool kChannelsLast, int V, int KD, int KH, int KW>
 struct PoolWindows {
   const float* x;
   float* y;
@@ -78,11 +80,15 @@ struct PoolWindows {
     Group<float, V> total;
 #pragma unroll
     for (int e = 0; e < V; ++e) total[e] = kKind == Pooling::kMax ? kLeast<float> : 0.0f;
-    for (int z = zs.first; z < zs.end; z += zs.step) {
-      for (int y_at = ys.first; y_at < ys.end; y_at += ys.step) {
-        const float* line = from + (z * height.input + y_at) * width.input * next;
+    if constexpr (KD > 0) {
+      take_all(from, oz, oy, ox, next, total);
+    } else {
+      for (int z = zs.first; z < zs.end; z += zs.step) {
+        for (int y_at = ys.first; y_at < ys.end; y_at += ys.step) {
+          const float* line = from + (z * height.input + y_at) * width.input * next;
 #pragma unroll 4
-        for (int x_at = xs.first; x_at < xs.end; x_at += xs.step) take(load<V>(line + x_at * next), total);
+          for (int x_at = xs.first; x_at < xs.end; x_at += xs.step) take(load<V>(line + x_at * next), total);
+        }
       }
     }
     if constexpr (kKind == Pooling::kAverage) {
@@ -94,6 +100,40 @@ struct PoolWindows {
   }
 
  private:
+  static constexpr float kNothing = kKind == Pooling::kMax ? kLeast<float> : 0.0f;
+
+  // Elements beyond the image count nothing; those of a line are loaded before any is taken.
+  __device__ __forceinline__ void take_all(const float* from, int64_t oz, int64_t oy, int64_t ox,
+                                           int64_t next, Group<float, V>& total) const {
+    const int z_first = static_cast<int>(oz * depth.stride - depth.padding);
+    const int y_first = static_cast<int>(oy * height.stride - height.padding);
+    const int x_first = static_cast<int>(ox * width.stride - width.padding);
+    const int z_step = static_cast<int>(depth.dilation), y_step = static_cast<int>(height.dilation);
+    const int x_step = static_cast<int>(width.dilation);
+#pragma unroll
+    for (int i = 0; i < KD; ++i) {
+      const int z = z_first + i * z_step;
+      const bool in_depth = z >= 0 && z < depth.input;
+#pragma unroll
+      for (int j = 0; j < KH; ++j) {
+        const int y_at = y_first + j * y_step;
+        const bool in_plane = in_depth && y_at >= 0 && y_at < height.input;
+        const float* line = from + (int64_t{z} * height.input + y_at) * width.input * next;
+        Group<float, V> items[KW];
+#pragma unroll
+        for (int k = 0; k < KW; ++k) {
+          const int x_at = x_first + k * x_step;
+          const bool there = in_plane && x_at >= 0 && x_at < width.input;
+#pragma unroll
+          for (int e = 0; e < V; ++e) items[k][e] = kNothing;
+          if (there) items[k] = load<V>(line + x_at * next);
+        }
+#pragma unroll
+        for (int k = 0; k < KW; ++k) take(items[k], total);
+      }
+    }
+  }
+
   __device__ __forceinline__ static void take(const Group<float, V>& in, Group<float, V>& total) {
 #pragma unroll
     for (int e = 0; e < V; ++e) {
@@ -113,7 +153,7 @@ struct PoolWindows {
 };
 
 // V: neighbouring channels that a thread takes; divides their number. 1 where channels are outside.
-template <Pooling kKind, bool kAdaptive, bool kChannelsLast, int V>
+template <Pooling kKind, bool kAdaptive, bool kChannelsLast, int V, int KD = 0, int KH = 0, int KW = 0>
 class Pool {
  public:
   int32_t init(const PoolOptions& options) {
@@ -124,18 +164,19 @@ class Pool {
 
   int32_t run(const Call& call, const float* x, float* y) const {
     const PoolOptions& o = options_;
-    const PoolWindows<kKind, kAdaptive, kChannelsLast, V> windows{x,
-                                                                  y,
-                                                                  o.depth,
-                                                                  o.height,
-                                                                  o.width,
-                                                                  o.channels,
-                                                                  o.count_padding,
-                                                                  o.divisor,
-                                                                  Divisor(o.channels / V),
-                                                                  Divisor(o.width.output),
-                                                                  Divisor(o.height.output),
-                                                                  Divisor(o.depth.output)};
+    using Windows = PoolWindows<kKind, kAdaptive, kChannelsLast, V, KD, KH, KW>;
+    const Windows windows{x,
+                          y,
+                          o.depth,
+                          o.height,
+                          o.width,
+                          o.channels,
+                          o.count_padding,
+                          o.divisor,
+                          Divisor(o.channels / V),
+                          Divisor(o.width.output),
+                          Divisor(o.height.output),
+                          Divisor(o.depth.output)};
     const int64_t pixels = o.depth.output * o.height.output * o.width.output;
     return each("pool", o.images * o.channels / V * pixels, windows, call);
   }

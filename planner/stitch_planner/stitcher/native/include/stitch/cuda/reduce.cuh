@@ -96,13 +96,14 @@ struct Totals<Kind, Rest...> {
 // then merged: one chain over a million elements would drift by more than the sum of its roundings should.
 inline constexpr int kRun = 32;
 
-// Calls take(column, totals) for first, first + step, ... < length, run by run.
-template <class T, class Index, class Take>
+// Calls take(column, totals) for first, first + step, ... < length, run by run. kUnroll: loads in flight.
+template <int kUnroll, class T, class Index, class Take>
 __device__ __forceinline__ void take_runs(Index first, Index step, Index length, T& totals,
                                           const Take& take) {
   for (Index column = first; column < length;) {
     T run;
     const Index end = length - column > kRun * step ? column + kRun * step : length;
+#pragma unroll kUnroll
     for (; column < end; column += step) take(column, run);
     totals.merge(run);
   }

@@ -77,8 +77,12 @@ struct RowCells {
         f.template take<P>(row, group, column, totals);
       });
     } else {
-      take_runs(first, kStep, F::kLength, totals,
-                [&](Index column, T& run) { f.template take<P>(row, f.load(row, column), column, run); });
+      // Passes turn back at the row's end, where the cache still holds what was read last.
+      const Index turn = P % 2 == 1 ? first + last() : 0;
+      take_runs<4>(first, kStep, F::kLength, totals, [&](Index at, T& run) {
+        const Index column = P % 2 == 1 ? turn - at : at;
+        f.template take<P>(row, f.load(row, column), column, run);
+      });
     }
   }
 
@@ -92,9 +96,17 @@ struct RowCells {
         if (column < F::kLength) body(kept[i], column);
       }
     } else {
-      for (Index column = first; column < F::kLength; column += kStep) body(f.load(row, column), column);
+      const Index turn = first + last();
+      for (Index at = first; at < F::kLength; at += kStep) {
+        const Index column = F::kPasses % 2 == 1 ? turn - at : at;
+        body(f.load(row, column), column);
+      }
     }
   }
+
+ private:
+  // The last column of this thread; only where it has one.
+  __device__ __forceinline__ Index last() const { return first + (F::kLength - 1 - first) / kStep * kStep; }
 };
 
 template <int P, class F, class S>

@@ -6,7 +6,8 @@
 //             begins with those before its own.
 //   columns   a thread walks along a column, neighbours side by side
 //
-// Totals are kept in double precision where elements are floats.
+// Totals are kept in double precision where elements are floats. Places are those in the order of the sums: a
+// row may be read from behind, and written so.
 #ifndef STITCH_CUDA_SCAN_CUH_
 #define STITCH_CUDA_SCAN_CUH_
 
@@ -21,6 +22,11 @@ struct ScanOptions {
   int64_t splits = 1;  // blocks that share a row; only where inner is 1
 };
 
+// Flags of a scan's order.
+inline constexpr unsigned kReadsBack = 1;   // the last element comes first
+inline constexpr unsigned kWritesBack = 2;  // the first sum is stored last
+inline constexpr unsigned kExclusive = 4;   // a sum leaves out the element at its own place
+
 template <class T, bool kProduct>
 struct ScanStep {
   using Total = std::conditional_t<std::is_same_v<T, float>, double, T>;
@@ -31,7 +37,7 @@ struct ScanStep {
 // ---- rows ----------------------------------------------------------------------------------------------
 
 // kStore: the second kernel (or the only one); else the totals of all shares but the last.
-template <class T, bool kProduct, int V, bool kStore>
+template <class T, bool kProduct, int V, bool kStore, unsigned kOrder>
 struct ScanRows {
   using Step = ScanStep<T, kProduct>;
   using Total = typename Step::Total;
@@ -40,7 +46,9 @@ struct ScanRows {
   static constexpr int kTile = kThreads * 8;  // elements of a round
   static constexpr int kGroups = 16, kOfGroup = kThreads / kGroups;
   struct Shared {
-    Total thread[kThreads];  // each thread's total, then what lies before it within its group
+    // Each thread's total, then what lies before it within its group. One more a group: the threads that scan
+    // groups side by side touch different banks.
+    Total thread[kGroups * (kOfGroup + 1)];
     Total group[kGroups];
     Total before[2];  // everything before this round, and before the next: they take turns
   };
@@ -68,27 +76,28 @@ struct ScanRows {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         if (!exists(within, at, i)) continue;
-        mine.items[i] = load<V>(in + row * length + at + i * V);
+        mine.items[i] = read(in + row * length, at + i * V);
 #pragma unroll
         for (int e = 0; e < V; ++e) total = Step::join(total, static_cast<Total>(mine.items[i][e]));
       }
-      shared.thread[thread] = total;
+      shared.thread[slot(thread)] = total;
     } else if constexpr (P == 1) {
       if (thread < kGroups) scan_group(thread, shared);
     } else if constexpr (P == 2) {
       if (thread == 0) scan_groups(before, shared.before[(round + 1) % 2], shared);
       if (!kStore && thread == 0 && round + 1 == rounds()) totals[block] = shared.before[(round + 1) % 2];
     } else {
-      Total total = Step::join(shared.group[thread / kOfGroup], shared.thread[thread]);
+      Total total = Step::join(shared.group[thread / kOfGroup], shared.thread[slot(thread)]);
 #pragma unroll
       for (int i = 0; i < kItems; ++i) {
         if (!exists(within, at, i)) continue;
 #pragma unroll
         for (int e = 0; e < V; ++e) {
-          total = Step::join(total, static_cast<Total>(mine.items[i][e]));
-          mine.items[i][e] = static_cast<T>(total);
+          const Total next = Step::join(total, static_cast<Total>(mine.items[i][e]));
+          mine.items[i][e] = static_cast<T>((kOrder & kExclusive) != 0 ? total : next);
+          total = next;
         }
-        store(out + row * length + at + i * V, mine.items[i]);
+        write(out + row * length, at + i * V, mine.items[i]);
       }
     }
   }
@@ -97,6 +106,25 @@ struct ScanRows {
   __device__ __forceinline__ bool exists(int64_t within, int64_t at, int i) const {
     return within + i * V < share && at + i * V < length;
   }
+  // V neighbours, the one at `place` first. V divides the length.
+  __device__ __forceinline__ Group<T, V> read(const T* line, int64_t place) const {
+    if constexpr ((kOrder & kReadsBack) == 0) return load<V>(line + place);
+    return turned(load<V>(line + length - V - place));
+  }
+  __device__ __forceinline__ void write(T* line, int64_t place, const Group<T, V>& group) const {
+    if constexpr ((kOrder & kWritesBack) == 0) {
+      store(line + place, group);
+    } else {
+      store(line + length - V - place, turned(group));
+    }
+  }
+  __device__ __forceinline__ static Group<T, V> turned(const Group<T, V>& group) {
+    Group<T, V> result;
+#pragma unroll
+    for (int e = 0; e < V; ++e) result[e] = group[V - 1 - e];
+    return result;
+  }
+  __device__ __forceinline__ static int slot(int thread) { return thread + thread / kOfGroup; }
   // What the shares before this one amount to.
   __device__ __forceinline__ Total begin(int64_t row, int64_t split) const {
     Total total = Step::kIdentity;
@@ -108,9 +136,10 @@ struct ScanRows {
   // Totals of a group's threads become what lies before each of them.
   __device__ __forceinline__ static void scan_group(int group, Shared& shared) {
     Total total = Step::kIdentity;
-    for (int i = group * kOfGroup; i < (group + 1) * kOfGroup; ++i) {
-      const Total next = Step::join(total, shared.thread[i]);
-      shared.thread[i] = total;
+    for (int i = 0; i < kOfGroup; ++i) {
+      Total& mine = shared.thread[group * (kOfGroup + 1) + i];
+      const Total next = Step::join(total, mine);
+      mine = total;
       total = next;
     }
     shared.group[group] = total;
@@ -127,7 +156,7 @@ struct ScanRows {
 
 // ---- columns -------------------------------------------------------------------------------------------
 
-template <class T, bool kProduct>
+template <class T, bool kProduct, unsigned kOrder>
 struct ScanColumns {
   using Step = ScanStep<T, kProduct>;
   static constexpr int kItems = 8;  // loads in flight
@@ -143,20 +172,27 @@ struct ScanColumns {
       T items[kItems];
 #pragma unroll
       for (int k = 0; k < kItems; ++k) {
-        if (first + k < length) items[k] = in[begin + (first + k) * inner];
+        if (first + k < length) items[k] = in[begin + place(first + k, kReadsBack) * inner];
       }
 #pragma unroll
       for (int k = 0; k < kItems; ++k) {
         if (first + k >= length) continue;
-        total = Step::join(total, static_cast<typename Step::Total>(items[k]));
-        out[begin + (first + k) * inner] = static_cast<T>(total);
+        const typename Step::Total next = Step::join(total, static_cast<typename Step::Total>(items[k]));
+        out[begin + place(first + k, kWritesBack) * inner] =
+            static_cast<T>((kOrder & kExclusive) != 0 ? total : next);
+        total = next;
       }
     }
+  }
+
+ private:
+  __device__ __forceinline__ int64_t place(int64_t at, unsigned backwards) const {
+    return (kOrder & backwards) != 0 ? length - 1 - at : at;
   }
 };
 
 // T: float, double, int32_t or int64_t. V: neighbours that a thread loads at once; divides rows and shares.
-template <class T, bool kProduct, int V>
+template <class T, bool kProduct, int V, unsigned kOrder = 0>
 class Scan {
   using Total = typename ScanStep<T, kProduct>::Total;
 
@@ -172,17 +208,18 @@ class Scan {
   int32_t run(const Call& call, const T* in, T* out) const {
     const ScanOptions& o = options_;
     if (o.inner > 1) {
-      return each("scan", o.outer * o.inner, ScanColumns<T, kProduct>{in, out, o.length, o.inner}, call);
+      return each("scan", o.outer * o.inner, ScanColumns<T, kProduct, kOrder>{in, out, o.length, o.inner},
+                  call);
     }
     // Whole tiles, so that no thread of a share reads what belongs to the next.
-    constexpr int64_t kTile = ScanRows<T, kProduct, V, true>::kTile;
+    constexpr int64_t kTile = ScanRows<T, kProduct, V, true, kOrder>::kTile;
     const int64_t share = ceil_div(ceil_div(o.length, kTile), o.splits) * kTile;
     Total* totals = static_cast<Total*>(call.scratch);
     if (o.splits > 1) {
-      const ScanRows<T, kProduct, V, false> measure{in, out, totals, o.length, share, o.splits};
+      const ScanRows<T, kProduct, V, false, kOrder> measure{in, out, totals, o.length, share, o.splits};
       STITCH_TRY(rounds("scan: totals", o.outer * o.splits, measure, call));
     }
-    const ScanRows<T, kProduct, V, true> scan{in, out, totals, o.length, share, o.splits};
+    const ScanRows<T, kProduct, V, true, kOrder> scan{in, out, totals, o.length, share, o.splits};
     return rounds("scan", o.outer * o.splits, scan, call);
   }
 
