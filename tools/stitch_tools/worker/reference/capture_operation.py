@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import sys
 import threading
 
 from stitch_tools.protocol.messages import Done
@@ -16,6 +17,9 @@ _ANY_SEED, _OTHER_SEED = 1, 2
 
 # What `torch.export.export` imports when it is first called: one to three seconds.
 _EXPORT = "torch.export._trace"
+# Each operation of the reference gives the interpreter away, and gets it back after so many seconds: with
+# Python's own 5 ms a forward of 700 operations, which holds the GPU's lock, would last as long as the import.
+_SWITCH_S = 0.0002
 
 
 def prepare_capture(state: ServerState, message: PrepareCapture) -> Done:
@@ -26,9 +30,14 @@ def prepare_capture(state: ServerState, message: PrepareCapture) -> Done:
 
 
 def _import_export() -> None:
-    # What fails here fails again where the graph is captured, which says so.
-    with contextlib.suppress(Exception):
-        importlib.import_module(_EXPORT)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        # What fails here fails again where the graph is captured, which says so.
+        with contextlib.suppress(Exception):
+            importlib.import_module(_EXPORT)
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 def handle_capture(state: ServerState, message: CaptureGraph) -> Json:
