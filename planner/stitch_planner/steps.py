@@ -7,6 +7,7 @@ from stitch_planner.plan import Plan
 from stitch_planner.planning import make_plan
 from stitch_planner.runs.run import started
 from stitch_tools.graph import capture_graph
+from stitch_tools.judge.gpu_health import canary_for
 from stitch_tools.judge.memory_holders import refuse_held_memory
 from stitch_tools.models.graph import Ceilings, Graph
 from stitch_tools.models.program import Build
@@ -18,6 +19,10 @@ from stitch_tools.run.ceilings import measure_ceilings
 def observe(context: RunContext) -> ReferenceFacts:
     """Run the reference once."""
     context.workbench.say("observing the reference")
+    # Both are waited for later; the reference meanwhile waits for the device a good deal.
+    if (canary := canary_for(context.session, context.task.target)) is not None:
+        canary.begin()
+    context.reference.prepare_capture()
     facts = context.reference.observe()
     for warning in facts.warnings:
         context.workbench.say(f"warning: {warning}")

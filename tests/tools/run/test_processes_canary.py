@@ -71,6 +71,29 @@ def test_a_gpu_that_works_is_asked_once_and_again_after_a_doubt(machine: Machine
     assert machine.asked == 2
 
 
+def test_a_question_that_was_begun_is_the_one_that_is_answered(machine: Machine) -> None:
+    machine.canary.begin()
+    machine.canary.begin()
+    machine.canary.require()
+    machine.canary.begin()
+    assert machine.asked == 1
+
+
+def test_a_question_from_before_a_doubt_is_asked_anew(machine: Machine) -> None:
+    machine.canary.begin()
+    machine.canary.doubt()
+    machine.set("fails")
+    with pytest.raises(EnvironmentMissingError, match="719"):
+        machine.canary.require()
+
+
+def test_a_question_that_nobody_waited_for_is_ended(machine: Machine) -> None:
+    machine.set("hangs")
+    machine.canary.begin()
+    machine.canary.close()
+    assert machine.processes() == []
+
+
 def test_a_gpu_that_hangs_is_out_of_use_and_not_asked_again(machine: Machine) -> None:
     machine.set("hangs")
     start = time.monotonic()

@@ -20,7 +20,7 @@ from stitch_tools.storage.store import Store, storing
 _CPU_FLAGS = (*(flag for flag in BASE if flag != "-Wall"), "-fPIC", "-shared")
 _CUDA_FLAGS = (
     "-std=c++17",
-    "-O3",
+    "-O1",  # of host code, as in nvcc.py
     "--cudart",
     "static",
     "-shared",

@@ -2,10 +2,11 @@
 
 import re
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
-from stitch_tools.errors import EnvironmentMissingError, TaskError
+from stitch_tools.errors import TaskError
 from stitch_tools.judge.borders import compare_borders, describe_borders
 from stitch_tools.judge.check_options import CheckOptions
 from stitch_tools.judge.correctness.check_record import (
@@ -32,12 +33,8 @@ from stitch_tools.judge.gpu_health import canary_for, sound_gpu, wedged
 from stitch_tools.judge.memory_turns import CheckAttempt, check_in_turn
 from stitch_tools.judge.source import scan_program
 from stitch_tools.judge.trial import Trial
-from stitch_tools.judge.work.traced_worker import (
-    HarnessFaultError,
-    WatchedWorker,
-    start_worker,
-    watched_worker,
-)
+from stitch_tools.judge.work.traced_worker import start_worker, watched_worker
+from stitch_tools.judge.work.watched_ahead import WatchedAhead
 from stitch_tools.judge.work.work_evidence import trace_work
 from stitch_tools.machine.device_memory import DeviceMemory, device_memory
 from stitch_tools.machine.devices import usable_cpus
@@ -139,7 +136,8 @@ class _Judge:
         sizes_count = any(row.isdigit() for row in self.task.contract.variants)
         self.ruling = Ruling(self.record, self.facts.uses_rng, sizes_count, self._tell)
         self.reference: ReferenceServer | None = None  # where the program ran, beside it
-        self.watched: WatchedWorker | None = None  # where one loads the program already
+        self.watched: WatchedAhead | None = None
+        """The worker that will be traced, where it is started beside the draws."""
         self.rounds: list[Round] = []
         self.told_s = time.monotonic()
         self.at = ""
@@ -186,23 +184,25 @@ class _Judge:
             self.reference = reference
             try:
                 runner = stack.enter_context(DrawRunner(reference, worker, self.options, self.trial.updated))
-                self.watched = self._load_ahead(stack, reference)
+                self._watch_ahead(stack, reference)
                 return self._load_and_draw(runner)
             except ChildDied as death:
                 return end_of_worker(death, self.at)
 
-    def _load_ahead(self, stack: ExitStack, reference: ReferenceServer) -> WatchedWorker | None:
-        """The worker that will be traced, where loading takes long: an extension is compiled in each process.
+    def _watch_ahead(self, stack: ExitStack, reference: ReferenceServer) -> None:
+        """Have the worker that will be traced start beside the draws, where that takes long.
 
-        None where it does not; what cannot be started now is started again, and judged, when it is needed.
+        An extension is compiled in each process, and begins at once. On a GPU a process waits for its context
+        and its profiler: it begins when the first draw was right, since wrong programs are not traced.
         """
         cpus = self.options.cpus or usable_cpus()
         compiles = names_in_python(self.program, self.store, _COMPILES)
-        if not self.options.trace or not compiles or cpus < _CPUS_FOR_TWO:
-            return None
-        with suppress(ChildDied, HarnessFaultError, EnvironmentMissingError):
-            return stack.enter_context(watched_worker(self.trial, self.options, reference))
-        return None
+        if not self.options.trace or not (compiles or self.trial.on_gpu) or cpus < _CPUS_FOR_TWO:
+            return
+        start = partial(watched_worker, self.trial, self.options, reference)
+        self.watched = stack.enter_context(WatchedAhead(start))
+        if compiles:
+            self.watched.begin()
 
     def _load_and_draw(self, runner: DrawRunner) -> End | None:
         if self.program.format == "kernelbench":
@@ -323,7 +323,8 @@ class _Judge:
             self.record.skipped.append(f"who did the work: {TIME_OVER}")
             return
         self.at = "while its work was traced"
-        trace_work(self.record, self.trial, self.options, runner.reference, self.watched)
+        watched = self.watched.take() if self.watched else None
+        trace_work(self.record, self.trial, self.options, runner.reference, watched)
 
     def _draws(self, runner: DrawRunner, round_: Round) -> End | None:
         ordinary = round_.probe.gain is None
@@ -379,6 +380,8 @@ class _Judge:
         self._fall_back(round_)
 
     def _note_passed(self, round_: Round, draw: DrawRequest) -> None:
+        if self.watched is not None:
+            self.watched.begin()
         self.record.count(group_of(draw, round_), decided=True)
         self.record.passed.weight_sets.add(round_.label)
         if round_.probe.gain is not None:

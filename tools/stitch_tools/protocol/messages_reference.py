@@ -95,6 +95,12 @@ class SetWeights(Operation[WeightsMade], op="set_weights"):
     """Whether what lies on a GPU travels in its own memory."""
 
 
+class Construct(Operation[Done], op="construct"):
+    """Construct the reference anew for a process that nobody compares: its weights go nowhere."""
+
+    seed: int
+
+
 class DrawMade(Message):
     """The inputs of one draw as they travel to a program."""
 
@@ -212,6 +218,10 @@ class MeasureSensitivity(Operation[tuple[dict[str, object], ...]], op="sensitivi
     input_seed: int
     other_input_seed: int
     forward_seed: int
+
+
+class PrepareCapture(Operation[Done], op="prepare_capture"):
+    """Import what `CaptureGraph` needs in a thread; that request follows."""
 
 
 class CaptureGraph(Operation[dict[str, object]], op="capture"):

@@ -35,6 +35,19 @@ class GpuCanary:
         self._limit_s = limit_s
         self._is_sound = False
         self._reason = ""
+        self._asked: _Asked | None = None
+        """The question that `begin` asked, not answered yet."""
+
+    def begin(self) -> None:
+        """Ask now, where `require` would ask: the answer comes while the caller does something else."""
+        if not self._reason and not self._is_sound and self._asked is None:
+            self._asked = _Asked(self._command)
+
+    def close(self) -> None:
+        """End the question that nobody waited for."""
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.answer(0.0)
 
     def require(self) -> None:
         """Go on where the GPU works; asked at the first use and after every doubt.
@@ -53,25 +66,38 @@ class GpuCanary:
     def doubt(self) -> None:
         """Have the next `require` ask again: a program crashed or hung on the GPU."""
         self._is_sound = False
+        self.close()  # what was asked before says nothing of now
 
     def _ask(self) -> str:
         """What is wrong, as the end of a sentence; "" where the GPU works."""
-        with tempfile.TemporaryFile() as output:
-            process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=target_environment(1),
-                start_new_session=True,
-            )
+        asked, self._asked = self._asked or _Asked(self._command), None
+        return asked.answer(self._limit_s)
+
+
+class _Asked:
+    """One question: a process that runs."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the answer)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            env=target_environment(1),
+            start_new_session=True,
+        )
+
+    def answer(self, limit_s: float) -> str:
+        """What is wrong, as the end of a sentence, after at most `limit_s` seconds from now; else ""."""
+        with self._output:
             try:
-                code = process.wait(self._limit_s)
+                code = self._process.wait(limit_s)
             except subprocess.TimeoutExpired:
-                _end(process)
-                return f"did not end within {self._limit_s:g} s"
-            output.seek(0)
-            words = " ".join(output.read(4096).decode("utf-8", "replace").split())
+                _end(self._process)
+                return f"did not end within {limit_s:g} s"
+            self._output.seek(0)
+            words = " ".join(self._output.read(4096).decode("utf-8", "replace").split())
         return f"failed: {words[-_MOST_CHARS:] or f'it ended with code {code}'}" if code else ""
 
 

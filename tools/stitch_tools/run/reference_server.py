@@ -23,6 +23,7 @@ from stitch_tools.protocol.messages_reference import (
     BitsCompared,
     CompareBits,
     CompareOutputs,
+    Construct,
     Expectation,
     ExpectOutputs,
     LoadReference,
@@ -30,6 +31,7 @@ from stitch_tools.protocol.messages_reference import (
     MakeOutputs,
     MeasureSensitivity,
     ObserveReference,
+    PrepareCapture,
     PrimeOutputs,
     ReferenceSource,
     Scale,
@@ -204,6 +206,10 @@ class ReferenceServer:
         if not self.child.is_alive():
             self.child = self._start()
 
+    def prepare_capture(self) -> None:
+        """Have the server import what a capture needs, beside its next requests."""
+        self.call(PrepareCapture())
+
     def observe(self, memory: DeviceMemory | None = None) -> ReferenceFacts:
         """What one look at the reference tells; constructs it with weights of its own.
 
@@ -246,6 +252,10 @@ class ReferenceServer:
         made = self.call(SetWeights(_users_seed(), scale, self._on_device(on_host)))
         self._note_plane(made.parameters, made.fds, on_host=on_host)
         return made
+
+    def construct(self) -> None:
+        """Give the reference fresh weights that nobody else gets: nothing is copied for a program."""
+        self.call(Construct(_users_seed()))
 
     def sensitivity(self) -> tuple[Sensitivity, ...]:
         """How the reference reacts to other inputs and weights; measured once, since no program matters."""

@@ -343,6 +343,7 @@ class TargetSession:
                 self._scratch = None
 
     def _end(self) -> None:
+        self.gpu.close()
         for child in list(self._children):
             child.kill()
         if self._control is not None:

@@ -78,7 +78,8 @@ class OrderOne(TorchFunctionMode):
         if len(shape) >= 2 and shape[0] > 1 and not statistic:
             # He's scaling keeps activations of order 1 through layers of any width.
             fan_in = math.prod(shape[1:])
-            return torch.randn(shape, generator=generator) * self._scale.gain * math.sqrt(2 / fan_in)
+            # In place: a weight can be larger than all caches by far.
+            return torch.randn(shape, generator=generator).mul_(self._scale.gain * math.sqrt(2 / fan_in))
         magnitude = 0.5 + torch.rand(shape, generator=generator)
         if self._scale.positive or statistic == "running_var":
             return magnitude

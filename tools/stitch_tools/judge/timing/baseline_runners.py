@@ -42,7 +42,7 @@ def start_baseline(stack: ExitStack, setup: Setup, kind: str, limit_s: float = C
         server = stack.enter_context(
             ReferenceServer(setup.session, setup.task, setup.store, writable=[folder], env=env)
         )
-        server.set_weights().close()
+        server.construct()
     except TaskError as error:
         raise RunnerFailedError(kind, error.message) from error
     # Inductor and Triton compile on the CPU, for minutes; only the modes that tune run kernels all along.

@@ -13,6 +13,7 @@ from stitch_tools.judge.timing.baseline_runners import COMPILE_LIMIT_S, start_ba
 from stitch_tools.judge.timing.call_overhead import charge_overhead, overhead_limit
 from stitch_tools.judge.timing.contestants import Contestants
 from stitch_tools.judge.timing.cpu_time import measure_cpu_times
+from stitch_tools.judge.timing.early_baselines import EarlyBaselines, early_kinds
 from stitch_tools.judge.timing.gpu_watch import GpuWatch
 from stitch_tools.judge.timing.input_renewal import with_renewed_inputs
 from stitch_tools.judge.timing.options import BenchOptions, baselines_of
@@ -174,8 +175,12 @@ class _Run:
             weights, draws = make_draws(stack, judge, setup.seeds)
             if setup.cuda:
                 setup = with_renewed_inputs(setup, draws)
+            kinds = baselines_of(self.trial.task.target, self.options)
+            early = stack.enter_context(
+                EarlyBaselines(partial(_prepare, setup), early_kinds(kinds, cuda=setup.cuda))
+            )
             own = NamedProgram(PROGRAM, self.trial.program, self.trial.build)
-            # Baselines take long to be ready, for a wrong program in vain.
+            # Compiled baselines take long to be ready, for a wrong program in vain.
             loaded, wrong = load_right(stack, setup, own, weights, draws, look=not again)
             if wrong:
                 return self.unmeasured(f"its first call {wrong}", program_failed=True)
@@ -185,12 +190,10 @@ class _Run:
             plan = RingPlan(setup.shape.slots, draws, _SAMPLES)
             contestants.runners.append(start_ring(stack, setup, loaded, plan))
             self._add_programs(stack, contestants, setup, plan, weights)
-            for kind in baselines_of(self.trial.task.target, self.options):
+            for kind in kinds:
                 if not contestants.is_hopeless(kind):
                     limit_s = contestants.limit_s(kind, COMPILE_LIMIT_S)
-                    contestants.add(
-                        stack, kind, partial(start_baseline, setup=setup, kind=kind, limit_s=limit_s)
-                    )
+                    contestants.add(stack, kind, partial(early.take, kind=kind, limit_s=limit_s))
             # Not earlier: torch.compile takes minutes, in which others can time.
             held = stack.enter_context(ExitStack())
             held.enter_context(self._hold_device())
@@ -323,3 +326,7 @@ class _Run:
             wrong = check_outputs(setup, runner).wrong
             if wrong:
                 contestants.leave_out(runner.name, f"a timed call {wrong}")
+
+
+def _prepare(setup: Setup, stack: ExitStack, kind: str, limit_s: float) -> Runner:
+    return start_baseline(stack, setup, kind, limit_s)

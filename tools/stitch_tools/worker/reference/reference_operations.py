@@ -16,6 +16,7 @@ from stitch_tools.protocol.messages_reference import (
     CaptureGraph,
     CompareBits,
     CompareOutputs,
+    Construct,
     DrawMade,
     Expectation,
     ExpectOutputs,
@@ -24,6 +25,7 @@ from stitch_tools.protocol.messages_reference import (
     MakeOutputs,
     MeasureSensitivity,
     ObserveReference,
+    PrepareCapture,
     PrimeOutputs,
     SetWeights,
     WeightsMade,
@@ -34,7 +36,7 @@ from stitch_tools.protocol.wire import Channel
 from stitch_tools.worker.aliased_inputs import places_of
 from stitch_tools.worker.reference.altered_inputs import smallest_alteration
 from stitch_tools.worker.reference.baselines import ceilings, timed_baseline
-from stitch_tools.worker.reference.capture_operation import handle_capture
+from stitch_tools.worker.reference.capture_operation import handle_capture, prepare_capture
 from stitch_tools.worker.reference.draw_kinds import ALTERED
 from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, structures_of
 from stitch_tools.worker.reference.load_reference import ReferenceFault, explain
@@ -69,6 +71,7 @@ def handlers(state: ServerState) -> Handlers:
     return {
         **own(LoadReference, _load),
         **own(SetWeights, _set_weights),
+        **own(Construct, _construct),
         **own(ObserveReference, _observe),
         **own(MakeDraw, _make_draw),
         **own(ExpectOutputs, _expect),
@@ -77,6 +80,7 @@ def handlers(state: ServerState) -> Handlers:
         **own(CompareOutputs, compare),
         **own(CompareBits, same_bits),
         **own(MeasureSensitivity, sensitivity),
+        **own(PrepareCapture, prepare_capture),
         **own(CaptureGraph, handle_capture),
         **Rings().handlers(),
         **own(TimeBaseline, timed_baseline),
@@ -137,6 +141,11 @@ def _set_weights(state: ServerState, message: SetWeights) -> WeightsMade:
         training=module.training,
         fds=(Fd(weights_fd), Fd(init_fd)),
     )
+
+
+def _construct(state: ServerState, message: Construct) -> Done:
+    state.set_weights(message.seed)
+    return Done()
 
 
 def _observe(state: ServerState, message: ObserveReference) -> dict[str, object]:
