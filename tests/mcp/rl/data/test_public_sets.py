@@ -1,12 +1,14 @@
 """Local copies of public sets: their columns, refused rows, filters. All rows are our own."""
 
+import importlib
+import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
 from stitch_mcp.rl.data.public_sets import read_set
-from stitch_tools.errors import UsageError
+from stitch_tools.errors import EnvironmentMissingError, UsageError
 from tests.mcp.cli_support import call
 
 GELU_NORM = """import torch
@@ -103,6 +105,18 @@ def test_a_row_that_misses_a_field_is_refused_with_its_number(
     first = {"kernelbench": KERNELBENCH, "kernelbook": KERNELBOOK, "cuda-agent-ops": CUDA_AGENT}[how]
     with pytest.raises(UsageError, match=told):
         list(read_set(write(tmp_path / "set.jsonl", first, row), how))  # pyright: ignore[reportArgumentType] # one of the formats
+
+
+def test_parquet_is_read_where_pyarrow_is_there_and_refused_with_the_extra_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "set.parquet"
+    if importlib.util.find_spec("pyarrow") is None:
+        path.write_bytes(b"PAR1")
+        with pytest.raises(EnvironmentMissingError, match="needs pyarrow"):
+            list(read_set(path, "kernelbench"))
+        return
+    pyarrow = importlib.import_module("pyarrow")
+    importlib.import_module("pyarrow.parquet").write_table(pyarrow.Table.from_pylist([KERNELBOOK] * 3), path)
+    assert [row.name for row in read_set(path, "kernelbook")][2] == "kernelbook-3-ScaledSoftmax"
 
 
 def test_a_line_that_is_no_json_is_refused_with_its_number(tmp_path: Path) -> None:
