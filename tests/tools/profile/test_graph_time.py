@@ -80,14 +80,14 @@ def _read() -> dict[str, MeasuredGraph]:
     text = (Path(__file__).parent / "recorded" / "level3.graphs.csv").read_text(encoding="utf-8")
     rows = [
         MeasuredGraph(
-            row["reference"],
-            int(row["kernels"]),
-            1e3 * float(row["eager_ms"]),
-            1e3 * float(row["busy_ms"]),
-            1e3 * float(row["graph_ms"]),
-            int(row["inputs"]),
-            int(row["input_bytes"]),
-            row["recurrent"],
+            name=row["reference"],
+            kernels=int(row["kernels"]),
+            eager_us=1e3 * float(row["eager_ms"]),
+            busy_us=1e3 * float(row["busy_ms"]),
+            graph_us=1e3 * float(row["graph_ms"]),
+            inputs=int(row["inputs"]),
+            input_bytes=int(row["input_bytes"]),
+            recurrent=row["recurrent"],
         )
         for row in csv.DictReader(text.splitlines())
     ]
