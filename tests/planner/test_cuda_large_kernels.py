@@ -225,12 +225,18 @@ def test_norms_of_large_images_are_computed_with_what_surrounds_them(
         torch.testing.assert_close(ours.double(), theirs.detach(), rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.nvcc
 @pytest.mark.slow
-def test_such_kernels_are_built_for_gpus(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "archs",
+    [("sm_90",), pytest.param(("sm_80", "sm_100", "sm_120"), marks=pytest.mark.exhaustive)],
+    ids=["hopper", "others"],
+)
+def test_such_kernels_are_built_for_gpus(archs: tuple[str, ...], tmp_path: Path) -> None:
     class Both(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return TURNED["turned"][0](x), CHUNKS["rows"][0](y)  # type: ignore[return-value]
 
     program = lowered(Both(), [last(2, 70, 13, 17), torch.randn(3, 400000)])
-    build = build_for_gpus(emit_cuda(program), tmp_path)
+    build = build_for_gpus(emit_cuda(program), tmp_path, archs)
     assert build.ok, [row.message for row in build.diagnostics]
