@@ -16,7 +16,7 @@
  *  - One call at a time per handle; several handles may coexist.
  *  - Outputs are those of the reference, in its order (of a dict: in that of its keys there).
  *  - Functions return STITCH_OK or an error code, and never throw across this boundary.
- *  - Flags of a build: C++17, -O3 -march=native -fopenmp (nvcc: -O1 for host code); OpenMP and intrinsics are
+ *  - Flags of a build: C++17, -O3 -march=native -fopenmp (nvcc: -O1 for the host); OpenMP and intrinsics are
  *    allowed.
  *  - Tensors in memory of the judge begin at 256 bytes, views and a caller's own at their element's size:
  *    use aligned loads only where you have looked at the address.
