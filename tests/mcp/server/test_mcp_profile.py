@@ -58,7 +58,11 @@ async def test_a_run_shows_what_its_profiles_found(workspace: Path) -> None:
         assert any(line.startswith("gone: ") for line in program["answers"])
         # It runs so shortly that on a busy machine no sample may fall into it.
         assert program.get("kernels") or any("samples" in line for line in program["not_measured"])
-        again = await done(client, "profile_program", run_id=run_id, program="reference", rerun=True)
+        again = await done(
+            client, "profile_program", run_id=run_id, program="reference", rerun=True, detail="detailed"
+        )
         assert "program_id" not in again
+        # The run's own graph names the operations.
+        assert any("relu" in line for line in again["operations"])
         review = await done(client, "review_program", run_id=run_id, program=checked["program_id"])
         assert review["profile"]
