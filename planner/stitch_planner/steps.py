@@ -19,10 +19,9 @@ from stitch_tools.run.ceilings import measure_ceilings
 def observe(context: RunContext) -> ReferenceFacts:
     """Run the reference once."""
     context.workbench.say("observing the reference")
-    # Both are waited for later; the reference meanwhile waits for the device a good deal.
+    # Its answer is waited for before the program first runs.
     if (canary := canary_for(context.session, context.task.target)) is not None:
         canary.begin()
-    context.reference.prepare_capture()
     facts = context.reference.observe()
     for warning in facts.warnings:
         context.workbench.say(f"warning: {warning}")

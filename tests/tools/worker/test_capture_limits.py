@@ -127,7 +127,6 @@ def served_graph(session: TargetSession, folder: Path, text: str, *, observes: b
     store = Store(folder / "store")
     task = load_task("net.py", workspace=folder, store=store)
     with ReferenceServer(session, task, store) as server:
-        server.prepare_capture()
         facts = server.observe() if observes else None
         return capture_graph(server.child, task, facts, None)
 

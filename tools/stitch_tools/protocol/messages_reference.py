@@ -220,10 +220,6 @@ class MeasureSensitivity(Operation[tuple[dict[str, object], ...]], op="sensitivi
     forward_seed: int
 
 
-class PrepareCapture(Operation[Done], op="prepare_capture"):
-    """Import what `CaptureGraph` needs in a thread; that request follows."""
-
-
 class CaptureGraph(Operation[dict[str, object]], op="capture"):
     """Capture the loaded reference's forward as a graph."""
 

@@ -31,7 +31,6 @@ from stitch_tools.protocol.messages_reference import (
     MakeOutputs,
     MeasureSensitivity,
     ObserveReference,
-    PrepareCapture,
     PrimeOutputs,
     ReferenceSource,
     Scale,
@@ -205,10 +204,6 @@ class ReferenceServer:
         """Start a new server if the old one died."""
         if not self.child.is_alive():
             self.child = self._start()
-
-    def prepare_capture(self) -> None:
-        """Have the server import what a capture needs, beside its next requests."""
-        self.call(PrepareCapture())
 
     def observe(self, memory: DeviceMemory | None = None) -> ReferenceFacts:
         """What one look at the reference tells; constructs it with weights of its own.

@@ -25,7 +25,6 @@ from stitch_tools.protocol.messages_reference import (
     MakeOutputs,
     MeasureSensitivity,
     ObserveReference,
-    PrepareCapture,
     PrimeOutputs,
     SetWeights,
     WeightsMade,
@@ -36,7 +35,7 @@ from stitch_tools.protocol.wire import Channel
 from stitch_tools.worker.aliased_inputs import places_of
 from stitch_tools.worker.reference.altered_inputs import smallest_alteration
 from stitch_tools.worker.reference.baselines import ceilings, timed_baseline
-from stitch_tools.worker.reference.capture_operation import handle_capture, prepare_capture
+from stitch_tools.worker.reference.capture_operation import handle_capture
 from stitch_tools.worker.reference.draw_kinds import ALTERED
 from stitch_tools.worker.reference.draws import DrawUnavailableError, InputBounds, structures_of
 from stitch_tools.worker.reference.load_reference import ReferenceFault, explain
@@ -80,7 +79,6 @@ def handlers(state: ServerState) -> Handlers:
         **own(CompareOutputs, compare),
         **own(CompareBits, same_bits),
         **own(MeasureSensitivity, sensitivity),
-        **own(PrepareCapture, prepare_capture),
         **own(CaptureGraph, handle_capture),
         **Rings().handlers(),
         **own(TimeBaseline, timed_baseline),
