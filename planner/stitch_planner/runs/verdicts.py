@@ -10,8 +10,6 @@ from stitch_tools.models.acceptance import AcceptPolicy, Verdict
 from stitch_tools.models.verdict import Bench, Check
 from stitch_tools.storage.store import Store
 
-_AGAINST_EAGER = ("eager", "program")
-
 
 def verdict_on(check: Check, bench: Bench | None, policy: AcceptPolicy) -> Verdict:
     """The verdict under a run's policy."""

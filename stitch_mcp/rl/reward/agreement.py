@@ -43,14 +43,3 @@ def agreement(first: Sequence[LabelT], second: Sequence[LabelT]) -> LabelAgreeme
     chance = sum(ones[label] * others[label] for label in ones) / len(pairs) ** 2
     kappa = None if chance == 1 else (agreed - chance) / (1 - chance)
     return LabelAgreement(pairs=len(pairs), agreed=agreed, kappa=kappa, confusion=confusion)
-
-
-def mean_distance(first: Sequence[int | None], second: Sequence[int | None]) -> float | None:
-    """The mean distance of scores over those pairs that have both; None where none has.
-
-    Raises:
-        ValueError: the sequences differ in length.
-    """
-    pairs = zip(first, second, strict=True)
-    known = [abs(one - other) for one, other in pairs if one is not None and other is not None]
-    return fmean(known) if known else None

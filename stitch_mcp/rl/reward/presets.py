@@ -16,7 +16,6 @@ from stitch_tools.errors import UsageError
 from stitch_tools.models.evidence import WorkEvidence
 from stitch_tools.models.verdict import Bench, Check, Ratio
 
-DEFAULT_PRESET = "stitchcuda"
 PRESETS = (
     # StitchCUDA, arXiv 2603.02637: rule times rubric, clipped.
     RewardPreset(name="stitchcuda", floor=0.0, ceiling=3.0, speedup_cap=5.0),

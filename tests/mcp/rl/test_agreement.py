@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stitch_mcp.rl.reward.agreement import agreement, mean_distance
+from stitch_mcp.rl.reward.agreement import agreement
 
 
 def test_kappa_is_the_textbooks() -> None:
@@ -26,5 +26,3 @@ def test_a_sequence_agrees_with_itself(labels: list[str]) -> None:
 
 def test_nothing_is_said_of_nothing() -> None:
     assert agreement([], []).kappa is None
-    assert mean_distance([None, 3], [2, None]) is None
-    assert mean_distance([1, 5, None], [2, 2, 3]) == 2

@@ -22,7 +22,6 @@ from stitch_tools.profile.ncu_report import NcuKernel, parse_ncu
 from stitch_tools.profile.own_paths import own_path
 from stitch_tools.profile.ownership import short_name
 from stitch_tools.profile.permission import ALLOW_COUNTERS
-from stitch_tools.profile.profile_host import HostSetup, run_host
 from stitch_tools.profile.questions import ALL_METRICS, ask
 from stitch_tools.profile.source_lines import HotLine, LineFigure, hot_lines
 from stitch_tools.run.tool_process import Execution
@@ -38,20 +37,6 @@ class RunUnderTool(Protocol):
     def __call__(self, words: Sequence[str], *, readable: Sequence[Path], limit_s: float) -> Execution:
         """How the run ended; files whose names begin with `report` come back with it."""
         ...
-
-
-def host_runner(setup: HostSetup) -> RunUnderTool:
-    """Runs a reference or program in the profile's own host, between cuProfilerStart and cuProfilerStop."""
-
-    def run(words: Sequence[str], *, readable: Sequence[Path], limit_s: float) -> Execution:
-        # ncu and what it loads into the program talk over sockets. The host's method only says who starts
-        # the region: the same for both of NVIDIA's profilers.
-        host = run_host(
-            setup, "nsys", limit_s=limit_s, prefix=tuple(words), readable=tuple(readable), loopback=True
-        )
-        return host.execution
-
-    return run
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-SHT_SYMTAB, SHT_DYNAMIC, SHT_DYNSYM = 2, 6, 11
+SHT_SYMTAB, SHT_DYNSYM = 2, 11
 _SYMBOL = struct.Struct("<IBBH16x")
 
 Bytes = bytes | mmap.mmap
