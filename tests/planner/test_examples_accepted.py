@@ -12,7 +12,7 @@ from tests.sampling import sampled
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TASKS = sorted(EXAMPLES.glob("*.task.toml"))
-SAMPLE = ("attention", "conv_bn_relu", "embedding_pool", "gru")
+SAMPLE = ("attention", "conv_bn_relu", "embedding_pool")
 """One of each kind of layer; `make test ARGS="-m exhaustive"` judges the others."""
 SHORT = CheckOptions(own_draws=2, structured=False, second_weights=False, trace=False)
 

@@ -62,31 +62,24 @@ def test_the_next_job_gets_the_process_that_waits_and_its_session(ready: ServerC
     assert second != first
 
 
-def test_a_job_that_needs_no_session_leaves_the_process_for_one_that_does(ready: ServerContext) -> None:
+def test_a_job_takes_what_waits_only_where_it_suits_and_goes_on_without_it(
+    ready: ServerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done(ready.supervisor, request_of(ready, BROKEN))
     (prewarmed,), (without,) = waiting(), waiting(kind=WAIT)
     assert not any("bootstrap" in command(pid) for pid in descendants(without))
     assert done(ready.supervisor, request_of(ready, BROKEN + " "), warm=False) == without
-    assert waiting() == [prewarmed]
+    assert waiting() == [prewarmed], "a job without a session leaves it for one that needs it"
 
-
-def test_a_process_that_waits_under_other_variables_is_not_taken(
-    ready: ServerContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done(ready.supervisor, request_of(ready, BROKEN))
-    (prewarmed,) = waiting()
     monkeypatch.setenv("SOMETHING_ELSE", "1")
-    assert done(ready.supervisor, request_of(ready, BROKEN + " ")) != prewarmed
-    assert prewarmed not in waiting()
+    assert done(ready.supervisor, request_of(ready, BROKEN + "  ")) != prewarmed
+    (killed,) = waiting()
+    assert killed != prewarmed
 
-
-def test_a_job_goes_on_where_the_process_that_waited_has_ended(ready: ServerContext) -> None:
-    done(ready.supervisor, request_of(ready, BROKEN))
-    (prewarmed,) = waiting()
-    os.kill(prewarmed, 9)
+    os.kill(killed, 9)
     # Its first thread may be gone before the one that could still be sent a job.
-    until(lambda: not Path(f"/proc/{prewarmed}").exists())
-    assert done(ready.supervisor, request_of(ready, BROKEN + " ")) not in (prewarmed, None)
+    until(lambda: not Path(f"/proc/{killed}").exists())
+    assert done(ready.supervisor, request_of(ready, BROKEN + "   ")) not in (killed, None)
 
 
 def test_nothing_is_prepared_beside_a_job_that_is_timed(ready: ServerContext) -> None:

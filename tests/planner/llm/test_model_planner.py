@@ -116,6 +116,7 @@ def test_a_model_that_gives_no_plan_leaves_the_first_one_in_force(tmp_path: Path
     assert "the deterministic plan stands: no plan in 3 answers" in render_report(read_run(tmp_path, "last"))
 
 
+@pytest.mark.exhaustive  # test_solve_with_model.py spends one, and keeps its best program
 def test_a_budget_that_is_too_small_for_a_plan_ends_neither_run_nor_best_program(tmp_path: Path) -> None:
     with endpoint() as seen:
         result = solved(tmp_path, seen, limits=ModelLimits(tokens=10))

@@ -20,10 +20,10 @@ SKILLS = Path(__file__).parents[3] / "planner" / "stitch_planner" / "skills"
 CPU = [skill for skill in packaged_skills() if skill.head.metadata.target == "cpu"]
 CUDA = [skill for skill in packaged_skills() if skill.head.metadata.target == "cuda"]
 QUICK = ("cpu-packed-gemm", "cpu-horizontal-fusion")
-"""Judged in each run of the suite."""
+"""Judged in each run of the suite; others in the exhaustive one."""
 SHORT = CheckOptions(own_draws=2, structured=False, second_weights=False, trace=False)
 EACH_CPU = [
-    pytest.param(skill, id=skill.name, marks=() if skill.name in QUICK else (pytest.mark.slow,))
+    pytest.param(skill, id=skill.name, marks=() if skill.name in QUICK else (pytest.mark.exhaustive,))
     for skill in CPU
 ]
 

@@ -7,7 +7,6 @@ import pytest
 from stitch_tools.judge.timing import BenchOptions, benchmark_program
 from stitch_tools.judge.timing.visits import TimingRules
 from stitch_tools.judge.trial import Trial
-from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.reference_server import ReferenceServer
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
@@ -30,20 +29,19 @@ RULES = TimingRules(min_rounds=10, max_rounds=10, blocks_per_visit=1, ignore_oth
 
 
 def test_a_reference_that_writes_its_inputs_is_timed_and_its_outputs_are_not_compared_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one_thread: TargetSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STITCH_LOCK_DIR", str(tmp_path))
     store = Store(tmp_path / "store")
     task = make_task(store, IN_PLACE)
     program = model_new(store, IN_PLACE.replace("Model(", "ModelNew("))
-    with TargetSession(find_interpreter(None, tmp_path), threads=1) as session:
-        with ReferenceServer(session, task, store) as reference:
-            facts = reference.observe()
-        bench = benchmark_program(
-            Trial(task=task, program=program, build=None, session=session, store=store, facts=facts),
-            BenchOptions(
-                baselines=("eager",), rules=RULES, budget_s=10.0, max_slots=1024, cache_dir=tmp_path / "cache"
-            ),
-        )
+    with ReferenceServer(one_thread, task, store) as reference:
+        facts = reference.observe()
+    bench = benchmark_program(
+        Trial(task=task, program=program, build=None, session=one_thread, store=store, facts=facts),
+        BenchOptions(
+            baselines=("eager",), rules=RULES, budget_s=10.0, max_slots=1024, cache_dir=tmp_path / "cache"
+        ),
+    )
     assert bench.outcome != "unmeasured"
     assert "inputs changed with every call" in bench.message

@@ -76,8 +76,8 @@ class OnHost:
         command = cpp_command(
             find_cpp_compiler(), "main.cpp", "program.so", [cuda_headers(), native_include()]
         )
-        # -O1 keeps tests quick; -Wno-unknown-pragmas: host compilers know no `#pragma unroll`.
-        flags = ["-O1", "-Wno-unknown-pragmas", "-Werror"]
+        # -Og keeps tests quick; -Wno-unknown-pragmas: host compilers know no `#pragma unroll`.
+        flags = ["-Og", "-Wno-unknown-pragmas", "-Werror"]
         done = subprocess.run([*command, *flags], cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         self.path = str(folder / "program.so")
