@@ -33,10 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("STITCH_COMPILE_BASELINES", "false")
     # What one test's run teaches is nothing to another's, nor to the user's own memory.
     os.environ.setdefault("STITCH_MEMORY", "off")
-    # Most tests ask what a program computes, not how fast: compiling at -O3 takes half as long again. CI's
-    # nightly run sets CXX=g++, and so compiles as users do.
-    if shutil.which("g++") is not None:
-        os.environ.setdefault("CXX", str(Path(__file__).parent / "compilers" / "g++"))
+    # Most tests ask what a program computes, not how fast: -O3 takes half as long again. CI's nightly run sets
+    # CXX=g++, and so compiles as users do. Confined processes may read what lies beside a compiler's folder:
+    # it has one for itself. Others' tools split CXX at spaces.
+    quick = str(Path(__file__).parent / "compilers" / "bin" / "g++")
+    if shutil.which("g++") is not None and " " not in quick:
+        os.environ.setdefault("CXX", quick)
     # Nor does a process of a test compile our modules anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     cache: pytest.Cache | None = getattr(config, "cache", None)  # `-p no:cacheprovider`
