@@ -22,6 +22,7 @@ from stitch_mcp.jobs.folder import JobFolder
 from stitch_mcp.server.server_context import ServerContext
 from tests.mcp.server.conftest import SLOW_TO_COMPILE, until
 from tests.mcp.server.test_job_supervisor import compiling, running
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.anyio
 TOKEN = "a-token-of-the-tests-0123456789"
@@ -202,7 +203,7 @@ async def test_jobs_of_an_http_server_go_on_without_it(
     assert server_context.supervisor.cancel(job_id).status == "cancelled"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", sampled((signal.SIGTERM, signal.SIGINT), 2))
 def test_a_signal_ends_the_server_and_its_jobs(
     workspace: Path, server_context: ServerContext, number: signal.Signals
 ) -> None:
