@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Generator, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,9 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("STITCH_COMPILE_BASELINES", "false")
     # What one test's run teaches is nothing to another's, nor to the user's own memory.
     os.environ.setdefault("STITCH_MEMORY", "off")
-    # Most tests ask what a program computes, not how fast: -O3 takes half as long again. CI's nightly run sets
-    # CXX=g++, and so compiles as users do. Confined processes may read what lies beside a compiler's folder:
-    # it has one for itself. Others' tools split CXX at spaces.
+    # Most tests ask what a program computes, not how fast: -O3 takes half as long again. CI's nightly run
+    # sets CXX=g++, and so compiles as users do. Confined processes may read what lies beside a compiler's
+    # folder: it has one for itself. Others' tools split CXX at spaces.
     quick = str(Path(__file__).parent / "compilers" / "bin" / "g++")
     if shutil.which("g++") is not None and " " not in quick:
         os.environ.setdefault("CXX", quick)
@@ -76,6 +77,24 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, b
             return (yield)
         finally:
             give_memory_back()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked `nvcc` are skipped, with the reason, where there is none."""
+    if item.get_closest_marker("nvcc") is not None and (reason := missing_nvcc()):
+        pytest.skip(reason)
+
+
+@lru_cache(maxsize=1)
+def missing_nvcc() -> str:
+    from stitch_tools.compile.toolchain import find_nvcc
+    from stitch_tools.errors import EnvironmentMissingError
+
+    try:
+        find_nvcc()
+    except EnvironmentMissingError as error:
+        return error.message
+    return ""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

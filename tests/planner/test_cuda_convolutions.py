@@ -22,7 +22,7 @@ from stitch_planner.stitcher.lower.operations import ConvOp, StridedCopyOp
 from stitch_tools.graph.build import build_graph
 from stitch_tools.models.task import Contract, Task
 from stitch_tools.worker.capture.graph_capture import capture
-from tests.planner.gpu_archs import each_arch
+from tests.gpu_archs import each_arch
 from tests.planner.stitch_support import NO_FACTS
 
 

@@ -24,7 +24,7 @@ from stitch_planner.stitcher.lower.kernel_ir import (
 )
 from stitch_planner.stitcher.lower.operations import MatmulOp, MatrixLayout
 from stitch_planner.stitcher.lower.scalar_bodies import BodyBuilder
-from tests.planner.gpu_archs import each_arch
+from tests.gpu_archs import each_arch
 from tests.sampling import sampled
 
 

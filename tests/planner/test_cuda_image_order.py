@@ -241,6 +241,7 @@ class Planes(nn.Module):
         return self.chain(x), self.folded(image)
 
 
+@pytest.mark.nvcc
 def test_kernels_for_images_in_either_order_are_built_for_gpus(tmp_path: Path) -> None:
     program = lowered(Planes().train(), [torch.randn(2, 12, 8, 8), torch.randn(2, 3, 144, 144)])
     build = build_for_gpus(emit_cuda(program), tmp_path, ["sm_90"])

@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
 from stitch_planner.stitcher.emit.cuda.testing import OnGpu, OnHost, build_for_gpus, lowered
+from tests.gpu_archs import each_arch
 from tests.planner.cuda_support import MACHINES, Function, Table, Together, assert_as_torch
-from tests.planner.gpu_archs import each_arch
 
 
 def last(function: Function) -> Function:

@@ -15,7 +15,7 @@ from stitch_planner.stitcher.lower.kernel_ir import KernelProgram, LibraryCall
 from stitch_planner.stitcher.lower.lowering import UnloweredError
 from stitch_planner.stitcher.lower.operations import MatmulOp
 from stitch_tools.models.task import Contract
-from tests.planner.gpu_archs import each_arch
+from tests.gpu_archs import each_arch
 
 
 def agrees(module: nn.Module, inputs: list[torch.Tensor], folder: Path) -> KernelProgram:

@@ -15,8 +15,8 @@ from stitch_planner.stitcher.lower.kernel_ir import LibraryCall
 from stitch_tools.compile.cpp import cpp_command
 from stitch_tools.compile.headers import native_include
 from stitch_tools.compile.toolchain import find_cpp_compiler
+from tests.gpu_archs import each_arch
 from tests.planner.cuda_support import MACHINES
-from tests.planner.gpu_archs import each_arch
 
 Case = tuple[nn.Module, tuple[int, ...]]
 

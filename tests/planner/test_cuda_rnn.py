@@ -21,7 +21,7 @@ from stitch_tools.graph.build import build_graph
 from stitch_tools.models.task import Contract
 from stitch_tools.worker.capture.graph_capture import capture
 from stitch_tools.worker.runtime.native import NativeProgram, make_workspace
-from tests.planner.gpu_archs import each_arch
+from tests.gpu_archs import each_arch
 
 GPU = Path("/dev/nvidiactl").exists()
 

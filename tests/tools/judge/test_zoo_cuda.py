@@ -8,20 +8,18 @@ from pathlib import Path
 import pytest
 
 from stitch_tools.compile.build import compile_program
-from stitch_tools.compile.toolchain import find_nvcc
-from stitch_tools.errors import EnvironmentMissingError
 from stitch_tools.judge.source import scan_program
 from stitch_tools.models.program import Program
 from stitch_tools.run.interpreter import find_interpreter
 from stitch_tools.run.session import TargetSession
 from stitch_tools.storage.store import Store
+from tests.gpu_archs import each_arch
 from tests.tools.judge.zoo_runner import ZOO, Case, Court, load_cases
 
 CASES = load_cases("cuda")
 NATIVE = [case for case in CASES if case.main.endswith(".cu")]
 # What a CPU judges, too, is imported there; a slow one builds itself.
 ONLY_HERE = [case for case in CASES if not case.native and "cpu" not in case.targets and not case.slow]
-ARCHS = ("sm_80", "sm_90", "sm_100")
 SAMPLE = ("sums_across_a_cluster", "tf32_product", "output_flood_on_gpu")
 """Clusters, tensor cores and device functions of the runtime: what an architecture may lack."""
 
@@ -63,6 +61,7 @@ def test_every_cheat_for_a_gpu_names_the_probe_that_catches_it() -> None:
 
 
 @pytest.mark.nvcc
+@each_arch
 @pytest.mark.parametrize(
     "case",
     [
@@ -74,16 +73,12 @@ def test_every_cheat_for_a_gpu_names_the_probe_that_catches_it() -> None:
         for case in NATIVE
     ],
 )
-def test_every_program_is_built_for_three_architectures(case: Case, tmp_path: Path) -> None:
-    try:
-        find_nvcc()
-    except EnvironmentMissingError as error:
-        pytest.skip(error.message)
+def test_every_program_is_built(case: Case, archs: tuple[str, ...], tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     program = Program(
         format="native", target="cuda:sm_90", files=store.put_files(case.files()), main=case.main
     )
-    build = compile_program(program, store, cache_dir=tmp_path / "cache", archs=ARCHS)
+    build = compile_program(program, store, cache_dir=tmp_path / "cache", archs=archs)
     assert build.ok, build.diagnostics
     assert build.diagnostics == ()
 
