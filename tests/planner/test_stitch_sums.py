@@ -100,7 +100,9 @@ class Spread(nn.Module):
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_equal_values_have_no_variance(on_gpu: bool, tmp_path: Path) -> None:
+def test_equal_values_have_no_variance(on_gpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As users compile: without contracted products a last bit is left.
+    monkeypatch.delenv("CXX", raising=False)
     torch.manual_seed(0)
     module = Spread()
     given = [torch.randn(8, 1).repeat(1, 20_000), torch.randn(1, 7).repeat(30_000, 1)]
