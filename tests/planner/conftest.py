@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from stitch_tools.run.session import TargetSession
-
-_PROGRAMS = ("stitch_reference", "stitch_candidate", "stitch_runtime")
+from tests.planner.loaded_programs import programs_forgotten
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +22,5 @@ def _no_program_stays_loaded(  # pyright: ignore[reportUnusedFunction]  # pytest
     # A Python program and its reference are imported under names of their own choice, in a process that a
     # worker has for itself.
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if name.partition(".")[0] in _PROGRAMS:
-            del sys.modules[name]
+    with programs_forgotten():
+        yield

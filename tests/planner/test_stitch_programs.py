@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ import torch
 from stitch_planner.stitcher import StitchFailedError
 from stitch_planner.stitcher.emit.partial import runtime_files
 from tests.compose import compose
+from tests.planner.loaded_programs import programs_forgotten
 from tests.planner.stitch_support import Shared, assert_equal_to_torch, made, shared
 from tests.sampling import sampled
 
@@ -72,11 +74,11 @@ def get_inputs():
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """A reference and its program, whose segments are compiled here."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, programs_forgotten():
         patch.setattr(sys, "path", list(sys.path))
-        return shared(REFERENCE, ["tuple", "leaf", "leaf"], tmp_path_factory.mktemp("shared"))
+        yield shared(REFERENCE, ["tuple", "leaf", "leaf"], tmp_path_factory.mktemp("shared"))
 
 
 # The first that calls the program: its first call is what this is about.
