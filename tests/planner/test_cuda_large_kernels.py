@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from stitch_planner.stitcher.emit.cuda.emit_cuda import emit_cuda
+from stitch_planner.stitcher.emit.cuda.schedule import ColumnSchedule, column_schedule
 from stitch_planner.stitcher.emit.cuda.testing import OnGpu, OnHost, build_for_gpus, lowered
 from stitch_planner.stitcher.emit.cuda.tiles import tiles_of
 from stitch_planner.stitcher.lower.kernel_ir import LibraryCall, PointwiseKernel
@@ -119,6 +120,25 @@ def test_tiles_fit_the_sides_that_they_turn(shape: tuple[int, ...], sides: tuple
     (kernel,) = pointwise(Turns(), last(*shape))
     tiles = tiles_of(kernel)
     assert (None if tiles is None else (tiles.turned_tile, tiles.last_tile)) == sides
+
+
+class TurnsTwo(nn.Module):
+    def forward(self, truths: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(truths.t(), x.t(), 1)
+
+
+def test_gaps_between_staged_numbers_fit_the_memory_of_a_block() -> None:
+    truths = torch.ones(200, 300, dtype=torch.bool)
+    (kernel,) = pointwise(TurnsTwo(), truths, torch.arange(60000).reshape(200, 300))
+    tiles = tiles_of(kernel)
+    assert tiles is not None
+    # An int64 and a bool fill 16 bytes; the widest comes first, so that a third leaves no more gaps.
+    assert [kernel.loads[n].buffer.dtype for n in tiles.staged] == ["int64", "bool"]
+    assert tiles.last_tile * (tiles.turned_tile + 1) * 16 <= 48 << 10
+
+
+def test_a_kept_column_of_very_many_operands_has_one_element_a_thread() -> None:
+    assert column_schedule(1 << 16, 16, cell_bytes=132) == ColumnSchedule(32, 16, 1)
 
 
 class Reduces(nn.Module):

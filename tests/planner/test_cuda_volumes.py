@@ -153,6 +153,28 @@ def test_what_follows_a_volume_is_part_of_its_call(precision: Precision, tmp_pat
     assert max(errors(module, inputs, results)) < LARGEST_ERROR[precision]
 
 
+class VolumeTimesLater(nn.Module):
+    """What follows the convolution reads a result of the program that is made behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv3d(2, 3, 1)
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = self.layer(x)
+        sums = other.cumsum(-1)
+        return made * sums, sums
+
+
+def test_no_call_takes_in_what_reads_a_later_result(tmp_path: Path) -> None:
+    module, inputs = VolumeTimesLater().eval(), [torch.randn(1, 2, 3, 4, 5), torch.randn(1, 3, 3, 4, 5)]
+    program = program_of(module, inputs, "fp32")
+    calls = [kernel.operation for kernel in program.kernels if isinstance(kernel, LibraryCall)]
+    assert [call.ending for call in calls if isinstance(call, VolumeConvOp)] == [None]
+    results = OnHost(emit_cuda(program), tmp_path).run(inputs, named_state(module))
+    assert max(errors(module, inputs, results)) < LARGEST_ERROR["fp32"]
+
+
 def test_nan_and_infinity_stay_where_their_windows_are(tmp_path: Path) -> None:
     module = nn.Sequential(nn.ConvTranspose3d(3, 5, 3, stride=2, padding=1), nn.ReLU()).eval()
     x = torch.randn(1, 3, 4, 4, 5)

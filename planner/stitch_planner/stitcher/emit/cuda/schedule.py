@@ -129,7 +129,7 @@ def column_schedule(rows: int, length: int, cell_bytes: int = 0) -> ColumnSchedu
         length: elements of one.
         cell_bytes: bytes of the operands kept per element between passes; 0 where nothing is read again.
     """
-    most_items = min(MOST_ITEMS_OF_COLUMN, CELL_REGISTERS * 4 // max(1, cell_bytes))
+    most_items = max(1, min(MOST_ITEMS_OF_COLUMN, CELL_REGISTERS * 4 // max(1, cell_bytes)))
     lines = _power_of_two(-(-length // most_items))
     if cell_bytes and lines <= MOST_LINES_OF_KEPT and rows >= MANY_ROWS:
         width = max(WARP, THREADS_OF_SHORT_COLUMNS // lines)

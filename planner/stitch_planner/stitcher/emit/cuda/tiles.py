@@ -56,13 +56,17 @@ def tiles_of(kernel: PointwiseKernel) -> Tiles | None:
     last = next((dim for dim in crossing.values() if dim is not None), None)
     if last is None:
         return None
-    staged = tuple(number for number, dim in crossing.items() if dim == last)
+    crossed = [number for number, dim in crossing.items() if dim == last]
+    # Without gaps in an element, which `element_bytes` does not count.
+    staged = tuple(sorted(crossed, key=lambda n: -SCALAR_BYTES[kernel.loads[n].buffer.dtype]))
     turned = _merged(space, last, [kernel.loads[number] for number in staged])
     across = prod(space[dim] for dim in turned)
     if across < SHORTEST_SIDE:
         return None
     side = min(LONGEST_SIDE, _power_of_two(across))
-    element_bytes = sum(SCALAR_BYTES[kernel.loads[number].buffer.dtype] for number in staged)
+    sizes = [SCALAR_BYTES[kernel.loads[number].buffer.dtype] for number in staged]
+    # The largest come first in an element, which is then filled up to a multiple of theirs.
+    element_bytes = -(-sum(sizes) // max(sizes)) * max(sizes)
     most = SHARED_BYTES // element_bytes
     other = LONGEST_SIDE * LONGEST_SIDE // side
     while side * other > most and other > SHORTEST_SIDE:

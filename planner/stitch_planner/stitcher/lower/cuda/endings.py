@@ -10,6 +10,7 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     LibraryCall,
     PointwiseKernel,
     View,
+    kernel_reads,
     kernel_writes,
     row_major,
 )
@@ -46,10 +47,13 @@ def _join(nodes: Sequence[GraphNode], lowering: Lowering) -> None:
         if lowering.index.leaves(key) or not users <= inside or not _reads_densely(kernel, operation.out):
             continue
         others = list(dict.fromkeys(a.buffer for a in kernel.loads if a.buffer != operation.out.buffer))
-        made = {buffer for other in lowering.kernels[:place] for buffer in kernel_writes(other)}
-        if any(buffer.role == "workspace" and buffer not in made for buffer in others):
-            continue
         shape, (store,) = operation.out.shape, kernel.stores
+        # What it reads must be there by then, and what it writes not be wanted as it was.
+        passed = lowering.kernels[place:-1]
+        written = {buffer for other in passed for buffer in kernel_writes(other)}
+        touched = written.union(*map(kernel_reads, passed))
+        if not written.isdisjoint(others) or store.buffer in touched:
+            continue
         lowering.kernels[place] = replace(
             call,
             comment=f"{call.comment}; {kernel.comment}",
