@@ -23,8 +23,8 @@ def _no_program_stays_loaded(  # pyright: ignore[reportUnusedFunction]  # pytest
     # A Python program and its reference are imported under names of their own choice, in a process that a
     # worker has for itself.
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
     yield
-    for name in set(sys.modules) - before:
+    # What a fixture of the module loaded before the test, too: who has the program holds what it needs of it.
+    for name in list(sys.modules):
         if name.partition(".")[0] in _PROGRAMS:
             del sys.modules[name]
