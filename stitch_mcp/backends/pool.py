@@ -228,7 +228,10 @@ class WorkerPool(Generic[OrderT, AnswerT]):
         with self._changed:
             for entry in self._waiting:
                 # One that was tried before cannot be cancelled any more.
-                if not entry.future.cancel():
+                if entry.future.cancel():
+                    # Until then `wait` and `as_completed` take it for unfinished.
+                    entry.future.set_running_or_notify_cancel()
+                else:
                     taken_back = Attempted[AnswerT]("lost", message="it was taken back", tries=entry.tries)
                     entry.future.set_result(taken_back)
             self._waiting.clear()
@@ -256,8 +259,9 @@ class WorkerPool(Generic[OrderT, AnswerT]):
             if self._is_closed:
                 return
             self._is_closed = True
+            # At once: a worker that ends meanwhile must not find any left, which would fail as if unusable.
+            self.cancel_waiting()
             self._changed.notify_all()
-        self.cancel_waiting()
         for worker in self._workers:
             worker.close()
         for thread in self._threads:

@@ -1,5 +1,6 @@
 """`stitch-mcp suite kernelbench`, `folder` and `compare`."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,7 +190,7 @@ def _run_sweep(
     with stop_on_interrupt() as stop:
         _sweep(file, arguments, options).run(left, begin_until_s=options.begin_until_s, stop=stop, emit=say)
         if options.sentinels and not stop.is_set():
-            _time_sentinels(tasks, file, arguments, options, output)
+            _time_sentinels(tasks, file, arguments, options, output, stop)
     return _finish(title, tasks, file, protocol, options, output, interrupted=stop.is_set())
 
 
@@ -199,6 +200,7 @@ def _time_sentinels(
     arguments: tuple[str, ...],
     options: SweepOptions,
     output: CommandOutput,
+    stop: threading.Event,
 ) -> None:
     rows = file.read()
     ordered = [rows[task.name] for task in tasks if task.name in rows]
@@ -212,6 +214,7 @@ def _time_sentinels(
         by_name,
         options.sentinels,
         lambda timing: tell(output.stamped(f"{timing.task} again: {timing.drift:+.1%}")),
+        stop=stop,
     )
 
 

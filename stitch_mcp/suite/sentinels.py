@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -72,6 +73,8 @@ class Sentinels:
         tasks: Mapping[str, SuiteTask],
         count: int,
         emit: Callable[[SentinelTiming], None],
+        *,
+        stop: threading.Event | None = None,
     ) -> None:
         """Times `count` tasks again; `emit` receives each. One that cannot be timed is left out.
 
@@ -80,11 +83,14 @@ class Sentinels:
             tasks: those that `rows` are of, by name.
             count: how many; fewer where fewer have a program that counts.
             emit: called in this thread.
+            stop: when set, no further one is begun.
 
         Raises:
             StoreError: what was measured cannot be written.
         """
         for row in choose_sentinels(rows, [timing.task for timing in self.read()], count):
+            if stop is not None and stop.is_set():
+                return
             timing = self._timed(row, tasks[row.task])
             if timing is None:
                 continue

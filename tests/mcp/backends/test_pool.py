@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import wait as wait_for
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,7 @@ def test_a_pool_that_is_closed_cancels_what_waits_and_takes_no_more() -> None:
     first, second = pool.submit("1"), pool.submit("2")
     assert begun.wait(WAIT_S)
     pool.close()
+    assert wait_for([first, second], WAIT_S).not_done == set()
     assert (first.result(WAIT_S).outcome, second.cancelled(), at_end) == ("lost", True, ["end"])
     with pytest.raises(EnvironmentMissingError, match="closed"):
         pool.submit("3")

@@ -1,5 +1,6 @@
 """Tasks of a sweep that are timed once more at its end."""
 
+import threading
 from pathlib import Path
 
 from stitch_mcp.suite.rows import SuiteRow
@@ -64,3 +65,10 @@ def test_a_sentinel_that_cannot_be_timed_leaves_no_line(tmp_path: Path) -> None:
     heard: list[SentinelTiming] = []
     sentinels.run([row("a")], {"a": task}, 1, heard.append)
     assert (heard, sentinels.read()) == ([], [])
+
+
+def test_none_is_begun_after_an_interrupt(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    # It would look for the task, which is none of those given.
+    Sentinels(tmp_path, tmp_path / "workspace").run([row("a")], {}, 1, lambda timing: None, stop=stop)

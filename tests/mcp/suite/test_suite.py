@@ -259,6 +259,37 @@ def test_a_task_that_found_no_memory_beside_others_is_tried_once_more_alone(tmp_
     assert {name: one.speedup for name, one in file.read().items()} == {"large": 3.0, "small": 2.0}
 
 
+class InterruptedWorker:
+    """Is interrupted in its first run, and has no row of it."""
+
+    name = "fake"
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.stop = stop
+        self.is_closed = threading.Event()
+
+    def warm_up(self) -> None:
+        pass
+
+    def run(self, order: SolveOrder, note: Note) -> SolvedTask:
+        self.stop.set()
+        assert self.is_closed.wait(20.0)
+        return SolvedTask(row=None)
+
+    def close(self) -> None:
+        self.is_closed.set()
+
+
+def test_a_sweep_that_is_stopped_ends_although_tasks_wait(tmp_path: Path) -> None:
+    tasks = [SuiteTask(name, tmp_path / name) for name in ("one", "two", "three")]
+    seen: list[SuiteRow] = []
+    stop = threading.Event()
+    pool = SolvePool([InterruptedWorker(stop)])
+    sweep = Sweep(RowFile(tmp_path, PROTOCOL), tmp_path / "runs", (), pool, task_limit_s=1.0)
+    sweep.run(tasks, stop=stop, emit=seen.append)
+    assert seen == []
+
+
 @pytest.mark.parametrize("part", ["check", "bench"])
 def test_a_program_that_found_no_memory_beside_others_is_unmeasured(part: str) -> None:
     bench = {"program_id": "p", "task_id": "t", "outcome": "unmeasured", "message": "memory ran out"}

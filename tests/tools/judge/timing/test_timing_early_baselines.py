@@ -33,8 +33,12 @@ class _Prepared:
 
 def test_on_a_gpu_those_that_compile_nothing_are_prepared_early() -> None:
     kinds = ("eager", "compile:default", "cudagraph")
-    assert early_kinds(kinds, cuda=True) == ("eager", "cudagraph")
-    assert early_kinds(kinds, cuda=False) == ()
+    assert early_kinds(kinds, cuda=True, nbytes=1 << 30) == ("eager", "cudagraph")
+    assert early_kinds(kinds, cuda=False, nbytes=1 << 30) == ()
+
+
+def test_none_takes_the_memory_that_a_large_program_needs_first() -> None:
+    assert early_kinds(("eager", "cudagraph"), cuda=True, nbytes=16 << 30) == ()
 
 
 def test_they_are_prepared_side_by_side_and_end_with_the_one_who_took_them() -> None:

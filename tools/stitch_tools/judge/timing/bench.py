@@ -176,9 +176,9 @@ class _Run:
             if setup.cuda:
                 setup = with_renewed_inputs(setup, draws)
             kinds = baselines_of(self.trial.task.target, self.options)
-            early = stack.enter_context(
-                EarlyBaselines(partial(_prepare, setup), early_kinds(kinds, cuda=setup.cuda))
-            )
+            nbytes = setup.shape.nbytes + sum(row.nbytes for row in setup.facts.parameters)
+            begun = early_kinds(kinds, cuda=setup.cuda, nbytes=nbytes)
+            early = stack.enter_context(EarlyBaselines(partial(_prepare, setup), begun))
             own = NamedProgram(PROGRAM, self.trial.program, self.trial.build)
             # Compiled baselines take long to be ready, for a wrong program in vain.
             loaded, wrong = load_right(stack, setup, own, weights, draws, look=not again)

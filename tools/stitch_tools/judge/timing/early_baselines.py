@@ -14,15 +14,22 @@ Prepare = Callable[[ExitStack, str, float], Runner]
 """`start_baseline` of one timing: what ends the baseline, its kind, and its time limit in seconds."""
 
 _EARLY = ("eager", "cudagraph")
+# Larger ones wait: the program is the first to have memory, and is timed beside fewer if need be.
+_MOST_BYTES = 2 << 30
 
 
-def early_kinds(kinds: Iterable[str], *, cuda: bool) -> tuple[str, ...]:
+def early_kinds(kinds: Iterable[str], *, cuda: bool, nbytes: int) -> tuple[str, ...]:
     """The kinds that are prepared beside the program.
 
     On a GPU a second or two go by until a process has its context and its libraries. What compiles would take
     the cores that the program needs, and so would any baseline on a CPU.
+
+    Args:
+        kinds: of all baselines.
+        cuda: whether they run on a GPU.
+        nbytes: of the ring and the weights that each of them holds.
     """
-    return tuple(kind for kind in kinds if cuda and kind in _EARLY)
+    return tuple(kind for kind in kinds if cuda and nbytes <= _MOST_BYTES and kind in _EARLY)
 
 
 class EarlyBaselines:

@@ -112,9 +112,9 @@ def make_draw(reference: LoadedReference, kind: str, seed: int, bounds: InputBou
         def make(near: torch.Tensor) -> torch.Tensor:
             own = near.float()
             changed = _changed(kind, own, _beside(generator, own.device))
-            return _structured(kept[id(tensor)], own, bounds.clamp(changed))
+            return _held(_structured(kept[id(tensor)], own, bounds.clamp(changed)), tensor.dtype)
 
-        return _filled_like(tensor, _held(_where_there_is_room(tensor, make), tensor.dtype))
+        return _filled_like(tensor, _where_there_is_room(tensor, make))
 
     return map_shared(placed, apply)
 
@@ -137,7 +137,7 @@ def _beside(generator: torch.Generator, device: torch.device) -> torch.Generator
     """The generator, or one on the values' GPU that its next number seeds."""
     if device.type == "cpu":
         return generator
-    seed = int(torch.randint(2**62, (), generator=generator))
+    seed = _number_below(2**62, generator)
     return torch.Generator(device).manual_seed(seed)
 
 
@@ -148,19 +148,27 @@ def structures_of(reference: LoadedReference) -> tuple[InputStructure, ...]:
         ReferenceFault: the task's input maker fails.
     """
     if reference.structures is None:
-        draws = [_at_hand_of(reference, _COMPARED_SEEDS[0])]
+        draws = [flatten_inputs(reference.make_inputs(_COMPARED_SEEDS[0])).tensors]
         large = sum(tensor.nbytes for tensor in draws[0]) > _COMPARED_BYTES
         if not large:
-            draws.append(_at_hand_of(reference, _COMPARED_SEEDS[1]))
+            draws.append(flatten_inputs(reference.make_inputs(_COMPARED_SEEDS[1])).tensors)
         alike = not large and len(draws[0]) == len(draws[1])
         comparable = alike and reference.source.keep_structure
-        reference.structures = find_structure(draws) if comparable else (InputStructure(),) * len(draws[0])
+        reference.structures = (
+            _common_structure(draws, reference.source.device)
+            if comparable
+            else (InputStructure(),) * len(draws[0])
+        )
     return reference.structures
 
 
-def _at_hand_of(reference: LoadedReference, seed: int) -> list[torch.Tensor]:
-    tensors = flatten_inputs(reference.make_inputs(seed)).tensors
-    return [at_hand(tensor.detach(), reference.source.device) for tensor in tensors]
+def _common_structure(
+    draws: Sequence[Sequence[torch.Tensor]], device: torch.device | str
+) -> tuple[InputStructure, ...]:
+    """What holds in all draws; looked for on the host where the device has no room."""
+    with contextlib.suppress(torch.OutOfMemoryError):
+        return find_structure([[at_hand(tensor.detach(), device) for tensor in draw] for draw in draws])
+    return find_structure([[tensor.detach().cpu() for tensor in draw] for draw in draws])
 
 
 def _kept(reference: LoadedReference, tensors: Sequence[torch.Tensor]) -> dict[int, InputStructure]:
@@ -407,20 +415,24 @@ def _altered(
     changed = False
 
     def alter(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal changed
         if not any(tensor is row for row in chosen):
             return tensor
-        values = at_hand(tensor).reshape(-1).clone()
-        places = torch.randint(values.numel(), (count,), generator=generator).to(values.device)
-        donor = donors[id(tensor)].to(values.device).reshape(-1)
-        if donor.shape != values.shape or torch.equal(donor, values):
-            # The maker gives the same at every call: values from elsewhere then.
-            donor = values.roll(1 + _number_below(values.numel(), generator))
-        before = values.clone()
-        values[places] = donor[places]
-        altered = _structured(kept[id(tensor)], before.view(tensor.shape), values.view(tensor.shape))
-        changed |= not torch.equal(altered.reshape(-1), before)
-        return _filled_like(tensor, altered)
+
+        def make(near: torch.Tensor) -> torch.Tensor:
+            nonlocal changed
+            values = near.reshape(-1).clone()
+            places = torch.randint(values.numel(), (count,), generator=generator).to(values.device)
+            donor = donors[id(tensor)].to(values.device).reshape(-1)
+            if donor.shape != values.shape or torch.equal(donor, values):
+                # The maker gives the same at every call: values from elsewhere then.
+                donor = values.roll(1 + _number_below(values.numel(), generator))
+            before = values.clone()
+            values[places] = donor[places]
+            altered = _structured(kept[id(tensor)], before.view(tensor.shape), values.view(tensor.shape))
+            changed |= not torch.equal(altered.reshape(-1), before)
+            return altered
+
+        return _filled_like(tensor, _where_there_is_room(tensor, make))
 
     result = map_shared(own, alter)
     if not changed:

@@ -1,5 +1,6 @@
 """Memory for the reference in fp64: where there may be enough of it, and what stays with this process."""
 
+import contextlib
 import ctypes
 import resource
 from dataclasses import dataclass
@@ -83,7 +84,9 @@ def give_back_gpu_memory() -> None:
     if torch.cuda.is_initialized():
         kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         if kept > _MOST_KEPT_GPU_BYTES:
-            torch.cuda.empty_cache()
+            # A reference that broke the context is told of by its own error, not by this one.
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.empty_cache()
 
 
 def _free_bytes() -> int:
