@@ -2,13 +2,13 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 
 _PROGRAMS = ("stitch_reference", "stitch_candidate", "stitch_runtime")
 
 
 @contextlib.contextmanager
-def programs_forgotten() -> Iterator[None]:
+def programs_forgotten() -> Generator[None]:
     """Programs are imported anew after the block: all use the same names for what they bring along."""
     before = set(sys.modules)
     try:
