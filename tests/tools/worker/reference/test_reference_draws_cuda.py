@@ -7,7 +7,8 @@ import torch
 
 from stitch_tools.protocol.messages_reference import ReferenceSource
 from stitch_tools.worker.reference.draw_kinds import STRUCTURED
-from stitch_tools.worker.reference.draws import InputBounds, at_hand, make_draw, structures_of
+from stitch_tools.worker.reference.draw_places import at_hand
+from stitch_tools.worker.reference.draws import InputBounds, make_draw, structures_of
 from stitch_tools.worker.reference.load_reference import LoadedReference
 
 pytestmark = [

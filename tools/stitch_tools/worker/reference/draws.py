@@ -9,6 +9,12 @@ import torch
 
 from stitch_tools.worker.aliased_inputs import map_shared
 from stitch_tools.worker.reference.draw_kinds import MIXED
+from stitch_tools.worker.reference.draw_places import (
+    at_hand,
+    generator_beside,
+    number_below,
+    where_there_is_room,
+)
 from stitch_tools.worker.reference.input_structure import (
     ASCENDING,
     InputStructure,
@@ -28,9 +34,6 @@ _PEAK = 8.0
 _FLIPPED_SHARE = 1 / 8
 # Inputs of this size are not made half as large again, only by one row.
 _LARGE_BYTES = 1 << 28
-# From this size on, values of other kinds are made on the GPU where the draw lies: on the host one pass over
-# a gigabyte takes a second, and a kind takes several.
-_MADE_IN_PLACE_BYTES = 1 << 24
 # Larger ones are not made twice to see what they have in common.
 _COMPARED_BYTES = 1 << 30
 _COMPARED_SEEDS = 0x51AB5, 0x7E57ED
@@ -111,34 +114,12 @@ def make_draw(reference: LoadedReference, kind: str, seed: int, bounds: InputBou
 
         def make(near: torch.Tensor) -> torch.Tensor:
             own = near.float()
-            changed = _changed(kind, own, _beside(generator, own.device))
+            changed = _changed(kind, own, generator_beside(generator, own.device))
             return _held(_structured(kept[id(tensor)], own, bounds.clamp(changed)), tensor.dtype)
 
-        return _filled_like(tensor, _where_there_is_room(tensor, make))
+        return _filled_like(tensor, where_there_is_room(tensor, make))
 
     return map_shared(placed, apply)
-
-
-def at_hand(tensor: torch.Tensor, device: torch.device | str | None = None) -> torch.Tensor:
-    """The tensor where others are made from it: a large one on its GPU (or `device`), else on the host."""
-    if tensor.nbytes < _MADE_IN_PLACE_BYTES:
-        return tensor.cpu()
-    return tensor if device is None else tensor.to(device)
-
-
-def _where_there_is_room(tensor: torch.Tensor, make: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """What `make` makes of the tensor at hand, or on the host where its GPU has no room."""
-    with contextlib.suppress(torch.OutOfMemoryError):
-        return make(at_hand(tensor))
-    return make(tensor.cpu())
-
-
-def _beside(generator: torch.Generator, device: torch.device) -> torch.Generator:
-    """The generator, or one on the values' GPU that its next number seeds."""
-    if device.type == "cpu":
-        return generator
-    seed = _number_below(2**62, generator)
-    return torch.Generator(device).manual_seed(seed)
 
 
 def structures_of(reference: LoadedReference) -> tuple[InputStructure, ...]:
@@ -244,15 +225,11 @@ def _discrete_draw(
             return tensor
 
         def make(near: torch.Tensor) -> torch.Tensor:
-            return change(near, _beside(generator, near.device))
+            return change(near, generator_beside(generator, near.device))
 
-        return _filled_like(tensor, _where_there_is_room(tensor, make))
+        return _filled_like(tensor, where_there_is_room(tensor, make))
 
     return map_shared(placed, apply)
-
-
-def _number_below(end: int, generator: torch.Generator) -> int:
-    return int(torch.randint(end, (), generator=generator, device=generator.device))
 
 
 def _signed(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -275,7 +252,7 @@ def _scaled(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def _outliers(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     picked = torch.rand(values.shape, generator=generator, device=values.device) < _OUTLIER_SHARE
-    picked.view(-1)[_number_below(values.numel(), generator)] = True
+    picked.view(-1)[number_below(values.numel(), generator)] = True
     return torch.where(picked, values * _OUTLIER_FACTOR, values)
 
 
@@ -284,7 +261,7 @@ def _peaks(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     rows = values.reshape(-1, values.shape[-1] if values.dim() else 1).clone()
     count, width = rows.shape
     every = torch.arange(count, device=values.device)
-    turn = (every + _number_below(3, generator)) % 3
+    turn = (every + number_below(3, generator)) % 3
     columns = torch.randint(width, (count,), generator=generator, device=values.device)
     columns = torch.where(turn == 0, 0, torch.where(turn == 1, width - 1, columns))
     place = (every, columns)
@@ -304,9 +281,9 @@ def _spiked(values: torch.Tensor, lowest: float, highest: float, generator: torc
     matrix = values.shape[-2] if values.dim() > 1 else 1
     edges, row = _edges(width).to(values.device), torch.arange(count, device=values.device)
     # By turns along the rows of a matrix and from matrix to matrix: each row has each turn in some matrix.
-    turn = (row % matrix + row // matrix + _number_below(4, generator)) % 4
+    turn = (row % matrix + row // matrix + number_below(4, generator)) % 4
     number = (turn < 2).cumsum(0)
-    start = _number_below(len(edges), generator)
+    start = number_below(len(edges), generator)
     columns = torch.randint(width, (count,), generator=generator, device=values.device)
     columns = torch.where(turn == 2, (row % matrix + 1) % width, columns)
     columns = torch.where(turn < 2, edges[(number + start) % len(edges)], columns)
@@ -332,7 +309,7 @@ def _towers(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _constants(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    position = _number_below(values.numel(), generator)
+    position = number_below(values.numel(), generator)
     return torch.full_like(values, float(values.reshape(-1)[position]))
 
 
@@ -387,7 +364,7 @@ def _permuted(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def _flipped(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     picked = torch.rand(values.shape, generator=generator, device=values.device) < _FLIPPED_SHARE
-    picked.view(-1)[_number_below(values.numel(), generator)] = True
+    picked.view(-1)[number_below(values.numel(), generator)] = True
     return torch.where(picked, (values == 0).to(values.dtype), values)
 
 
@@ -425,14 +402,14 @@ def _altered(
             donor = donors[id(tensor)].to(values.device).reshape(-1)
             if donor.shape != values.shape or torch.equal(donor, values):
                 # The maker gives the same at every call: values from elsewhere then.
-                donor = values.roll(1 + _number_below(values.numel(), generator))
+                donor = values.roll(1 + number_below(values.numel(), generator))
             before = values.clone()
             values[places] = donor[places]
             altered = _structured(kept[id(tensor)], before.view(tensor.shape), values.view(tensor.shape))
             changed |= not torch.equal(altered.reshape(-1), before)
             return altered
 
-        return _filled_like(tensor, _where_there_is_room(tensor, make))
+        return _filled_like(tensor, where_there_is_room(tensor, make))
 
     result = map_shared(own, alter)
     if not changed:
