@@ -206,40 +206,20 @@ def _rms_norm(s: RowSite) -> int:
     return _affine(s, s.builder.mul(value, scale), s.optional(2, "weight"), None)
 
 
-def _group_norm(s: RowSite) -> int:
-    difference, variance = s.centered(s.operand())
-    scaled = s.builder.mul(difference, _inverse_deviation(s, variance, s.number(4, "eps", 1e-5)))
-    weight, bias = (argument(s.node, i, n) for i, n in ((2, "weight"), (3, "bias")))
-    return _affine(
-        s,
-        scaled,
-        None if weight is None else s.spread(_ref(weight), 1),
-        None if bias is None else s.spread(_ref(bias), 1),
-    )
+def _channel_norm(*, eps: int, weight: int, bias: int) -> Callable[[RowSite], int]:
+    """A norm with a weight and a bias for each channel; the numbers are the arguments' positions."""
+
+    def emit(s: RowSite) -> int:
+        difference, variance = s.centered(s.operand())
+        scaled = s.builder.mul(difference, _inverse_deviation(s, variance, s.number(eps, "eps", 1e-5)))
+        return _affine(s, scaled, _by_channel(s, weight, "weight"), _by_channel(s, bias, "bias"))
+
+    return emit
 
 
-def _instance_norm(s: RowSite) -> int:
-    difference, variance = s.centered(s.operand())
-    scaled = s.builder.mul(difference, _inverse_deviation(s, variance, s.number(7, "eps", 1e-5)))
-    weight, bias = (argument(s.node, i, n) for i, n in ((1, "weight"), (2, "bias")))
-    return _affine(
-        s,
-        scaled,
-        None if weight is None else s.spread(_ref(weight), 1),
-        None if bias is None else s.spread(_ref(bias), 1),
-    )
-
-
-def _batch_norm(s: RowSite) -> int:
-    difference, variance = s.centered(s.operand())
-    scaled = s.builder.mul(difference, _inverse_deviation(s, variance, s.number(5, "eps", 1e-5)))
-    weight, bias = (argument(s.node, i, n) for i, n in ((1, "weight"), (2, "bias")))
-    return _affine(
-        s,
-        scaled,
-        None if weight is None else s.spread(_ref(weight), 1),
-        None if bias is None else s.spread(_ref(bias), 1),
-    )
+def _by_channel(s: RowSite, position: int, name: str) -> int | None:
+    given = argument(s.node, position, name)
+    return None if given is None else s.spread(_ref(given), 1)
 
 
 def _correction(node: GraphNode) -> float:
@@ -415,9 +395,9 @@ REDUCTIONS: dict[str, Reduction] = {
     "aten._log_softmax.default": Reduction(_listed(1), _log_softmax, False),
     "aten.layer_norm.default": Reduction(_trailing, _layer_norm, False),
     "aten.rms_norm.default": Reduction(_trailing, _rms_norm, False),
-    "aten.group_norm.default": Reduction(_all, _group_norm, False),
-    BATCH_STATISTICS: Reduction(_batch_dims, _batch_norm, False),
-    "aten.instance_norm.default": Reduction(_instance_dims, _instance_norm, False),
+    "aten.group_norm.default": Reduction(_all, _channel_norm(eps=4, weight=2, bias=3), False),
+    BATCH_STATISTICS: Reduction(_batch_dims, _channel_norm(eps=5, weight=1, bias=2), False),
+    "aten.instance_norm.default": Reduction(_instance_dims, _channel_norm(eps=7, weight=1, bias=2), False),
     **{op: Reduction(_image_dims, lambda s: s.mean(s.operand()), True) for op in _AVERAGES},
 }
 """Every operation that reduces, with its expression."""

@@ -1,5 +1,6 @@
 """Building and reading scalar bodies: SSA with common values shared and constants folded."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from stitch_planner.stitcher.lower.kernel_ir import Access, Instr, Scalar
@@ -131,8 +132,8 @@ def levels(instrs: tuple[Instr, ...], varies: tuple[bool, ...], inner_from: int)
     return levels_of_values
 
 
-def needed(instrs: tuple[Instr, ...], roots: list[int]) -> list[int]:
-    """Instructions that `roots` need, in order, without looking below reductions."""
+def needed(instrs: Sequence[Instr], roots: Sequence[int], stop: Collection[int] = ()) -> list[int]:
+    """Instructions that `roots` need, in order, without looking below reductions and those in `stop`."""
     marked: set[int] = set()
     stack = list(roots)
     while stack:
@@ -141,7 +142,7 @@ def needed(instrs: tuple[Instr, ...], roots: list[int]) -> list[int]:
             continue
         marked.add(here)
         # What a reduction reads is computed in the pass before, not where its result is used.
-        if instrs[here].op != "reduce":
+        if instrs[here].op != "reduce" and here not in stop:
             stack.extend(instrs[here].args)
     return sorted(marked)
 

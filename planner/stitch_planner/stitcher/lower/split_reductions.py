@@ -16,7 +16,7 @@ from stitch_planner.stitcher.lower.kernel_ir import (
     View,
     row_major,
 )
-from stitch_planner.stitcher.lower.scalar_bodies import levels
+from stitch_planner.stitcher.lower.scalar_bodies import levels, needed
 from stitch_planner.stitcher.lower.views import collapse
 
 MIN_ELEMENTS = 1 << 15
@@ -63,7 +63,7 @@ def depths(kernel: ReducingKernel) -> list[int]:
 def apart(kernel: ReducingKernel, scratch: Scratch) -> list[Kernel]:
     """The kernel without its element-wise results, and a kernel that computes those from the rows' values."""
     results = [result for _, result in _element_stores(kernel)]
-    used = set(_needed(kernel.body.instrs, results, ()))
+    used = set(needed(kernel.body.instrs, results))
     values = [place for place in _row_values(kernel) if _is_read(kernel, place, used)]
     totals = _totals(kernel, values, scratch)
     stored = [*_row_stores(kernel), *((access, place) for place, access in totals.items())]
@@ -303,7 +303,7 @@ def _extract(
         loads.append(access)
         return replace(instr, op="load", args=(), value=first_load + len(loads) - 1)
 
-    for place in _needed(old, roots, totals.keys() | places.keys()):
+    for place in needed(old, roots, totals.keys() | places.keys()):
         if place in places:
             continue
         instr = old[place]
@@ -317,17 +317,3 @@ def _extract(
         places[place] = len(made)
         made.append(instr)
     return loads, made, places
-
-
-def _needed(instrs: Sequence[Instr], roots: Sequence[int], stop: Collection[int]) -> list[int]:
-    """Instructions that `roots` need, in order, without looking below reductions and those in `stop`."""
-    marked: set[int] = set()
-    stack = list(roots)
-    while stack:
-        here = stack.pop()
-        if here in marked:
-            continue
-        marked.add(here)
-        if instrs[here].op != "reduce" and here not in stop:
-            stack.extend(instrs[here].args)
-    return sorted(marked)

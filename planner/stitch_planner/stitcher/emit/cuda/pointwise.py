@@ -1,5 +1,6 @@
 """Element-wise kernels as classes: the F of stitch/cuda/pointwise.cuh, and ends of convolutions."""
 
+from collections.abc import Sequence
 from math import prod
 
 from stitch_planner.stitcher.emit.cuda.lines import (
@@ -20,7 +21,7 @@ from stitch_planner.stitcher.emit.cuda.operands import (
     store_text,
 )
 from stitch_planner.stitcher.emit.cuda.schedule import index_type, is_linear, vector_width
-from stitch_planner.stitcher.lower.kernel_ir import Buffer, PointwiseKernel
+from stitch_planner.stitcher.lower.kernel_ir import Access, Buffer, PointwiseKernel
 from stitch_planner.stitcher.lower.scalar_bodies import needed
 
 
@@ -33,10 +34,7 @@ def pointwise_class(kernel: PointwiseKernel) -> str:
     out.add(f"using Index = {index_type(kernel.space, accesses)};")
     out.add(f"static constexpr Index kElements = {prod(kernel.space)}, kVector = {vector};", "")
     out.open("__device__ __forceinline__ void operator()(Index i) const {")
-    scattered = [access for access in accesses if not is_linear(kernel.space, access)]
-    used = dims_used(kernel.space, scattered)
-    used |= {number_of(instr) for instr in kernel.body.instrs if instr.op == "index"}
-    out.add(*coordinates(kernel.space, "i", "c", used))
+    out.add(*_coordinates_of(kernel, accesses))
     for number, load in enumerate(kernel.loads):
         where = linear_address(kernel.space, load, "i", "c")
         out.add(f"const auto in{number} = {load_text(load, vector, where)};")
@@ -74,10 +72,7 @@ def ending_class(kernel: PointwiseKernel, source: Buffer) -> str:
     open_class(out, kernel.name, kernel.comment, pointers(others, ()))
     out.add(f"using Index = {index_type(kernel.space, kernel.loads)};", "")
     out.open("__device__ __forceinline__ float operator()(float sum, Index i) const {")
-    scattered = [access for access in others if not is_linear(kernel.space, access)]
-    used = dims_used(kernel.space, scattered)
-    used |= {number_of(instr) for instr in kernel.body.instrs if instr.op == "index"}
-    out.add(*coordinates(kernel.space, "i", "c", used))
+    out.add(*_coordinates_of(kernel, others))
     for number, load in enumerate(kernel.loads):
         if load.buffer != source:
             where = linear_address(kernel.space, load, "i", "c")
@@ -95,3 +90,11 @@ def ending_class(kernel: PointwiseKernel, source: Buffer) -> str:
     out.close()
     out.close("};")
     return "\n".join(out.lines)
+
+
+def _coordinates_of(kernel: PointwiseKernel, accesses: Sequence[Access]) -> list[str]:
+    """Lines for the coordinates that these accesses, and the body, need beside the linear index."""
+    scattered = [access for access in accesses if not is_linear(kernel.space, access)]
+    used = dims_used(kernel.space, scattered)
+    used |= {number_of(instr) for instr in kernel.body.instrs if instr.op == "index"}
+    return coordinates(kernel.space, "i", "c", used)
