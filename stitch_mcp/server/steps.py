@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Generator
+from typing import TypeVar
 
 from stitch_mcp.api import Captured
 from stitch_mcp.server.coders import AllowedCoder
@@ -12,10 +13,14 @@ from stitch_planner.plan import Plan
 from stitch_planner.planning import try_plan
 from stitch_planner.runs.recorder import OUTSIDE, record_graph, record_plan, record_reference, record_stop
 from stitch_planner.runs.run import Run, lost_step, read_state, started
+from stitch_planner.runs.state import State
 from stitch_tools.errors import StitchError, StoreError, UsageError
+from stitch_tools.models.base import Fact
 from stitch_tools.models.graph import Ceilings, Graph
 from stitch_tools.models.remedy import Remedy
 from stitch_tools.models.task import ReferenceFacts, Task
+
+FactT = TypeVar("FactT", bound=Fact)
 
 
 @contextlib.contextmanager
@@ -64,23 +69,26 @@ def captured_facts(run: Run) -> Captured:
 
 def known_facts(work: JobContext) -> ReferenceFacts | None:
     """What the request's run observed of its reference; None without a run, or where that is lost."""
-    if not work.subject.run_id:
-        return None
-    workspace = work.workbench.workspace
-    observed = read_state(workspace.run_folder(work.subject.run_id)).reference
-    with contextlib.suppress(StoreError):
-        return workspace.store.get_fact(observed.facts, ReferenceFacts) if observed else None
-    return None
+    state = _state_of(work)
+    observed = state.reference if state else None
+    return _kept(work, observed.facts, ReferenceFacts) if observed else None
 
 
 def known_graph(work: JobContext) -> Graph | None:
     """The graph that the request's run captured; None without a run, or where that is lost."""
-    if not work.subject.run_id:
-        return None
-    workspace = work.workbench.workspace
-    captured = read_state(workspace.run_folder(work.subject.run_id)).graph
+    state = _state_of(work)
+    captured = state.graph if state else None
+    return _kept(work, captured.graph, Graph) if captured else None
+
+
+def _state_of(work: JobContext) -> State | None:
+    run_id = work.subject.run_id
+    return read_state(work.workbench.workspace.run_folder(run_id)) if run_id else None
+
+
+def _kept(work: JobContext, content: str, kind: type[FactT]) -> FactT | None:
     with contextlib.suppress(StoreError):
-        return workspace.store.get_fact(captured.graph, Graph) if captured else None
+        return work.workbench.workspace.store.get_fact(content, kind)
     return None
 
 
