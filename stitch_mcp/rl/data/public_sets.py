@@ -4,6 +4,7 @@ Only the columns that name and hold a reference are read; a row without them is 
 """
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, cast
@@ -51,9 +52,9 @@ class _Row(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
+    @abstractmethod
     def candidate(self, number: int) -> TaskCandidate:
         """The task of the row with this number."""
-        raise NotImplementedError
 
 
 class KernelBenchRow(_Row):

@@ -303,7 +303,6 @@ class _Run:
             overhead_limit_s=overhead_limit(rounds, programs),
             cpu_s=None if before_s is None or after_s is None else after_s - before_s,
             say=self.trial.say,
-            alone=self._hold_device if setup.cuda else nullcontext,
         )
         reports: list[ProbeReport] = []
         for probe in self.probes:

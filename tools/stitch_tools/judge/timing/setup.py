@@ -33,7 +33,8 @@ class Setup:
     not_renewed: str = ""
     """What was not checked since they do not."""
     alone: Callable[[], AbstractContextManager[None]] = nullcontext
-    """The GPU for itself alone, for a program that is made ready: it may choose by timing what it tries."""
+    """The GPU for the block alone: for a program that is made ready, which may choose by timing what it
+    tries, and for what a probe times in the stage `finished`."""
 
     @property
     def cuda(self) -> bool:

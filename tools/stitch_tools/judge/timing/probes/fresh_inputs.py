@@ -104,7 +104,7 @@ def try_new_inputs(context: ProbeContext) -> ProbeReport:
         # On a GPU another process would come between the groups, and some are shorter than that takes.
         loaded = replace(context.loaded, live=context.loaded.live and not setup.cuda)
         runner = start_ring(stack, setup, loaded, RingPlan(count, draws, _SAMPLES, unseen=new))
-        with context.alone():
+        with setup.alone():
             # Twice: a program may prepare a graph for addresses that come again (docs/decisions/0041).
             runner.run_calls(2 * count)
             runner.next_ring()

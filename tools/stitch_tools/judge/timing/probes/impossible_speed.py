@@ -47,7 +47,7 @@ class ImpossibleSpeed:
         if doubt is not None:
             # A neighbour may have taken bandwidth while they were measured.
             context.say("the program is faster than this device's ceilings: measuring those again")
-            with context.alone():
+            with context.setup.alone():
                 known = remeasured(known, session, cache_dir=cache_dir)
             doubt = _doubt(known, context)
         return ProbeReport((doubt,) if doubt is not None else ())

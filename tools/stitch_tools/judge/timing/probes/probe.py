@@ -1,7 +1,6 @@
 """The seam between a timing and its probes: what a probe is given, and what it reports."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -38,8 +37,6 @@ class ProbeContext:
     """CPU time that the program and its children used in the rounds; None where it is not known."""
     say: Callable[[str], None]
     """Takes sentences on the progress."""
-    alone: Callable[[], AbstractContextManager[None]] = nullcontext
-    """The device for the probe alone, for what it times in the stage `finished`."""
 
     @property
     def throughput_s(self) -> float:
